@@ -1,0 +1,38 @@
+/**
+ * What a boundary capture is made of, without MLX: named layers holding elements whose bytes can be copied out.
+ *
+ * The engine fills `copyTo` from MLX buffers, apps that use `tidemark/store` from their own byte arrays, and restores
+ * hand back the same shape with bytes that lie in shared memory.
+ */
+
+/** MLX's types by the names safetensors gives them. */
+export const DTYPES = ['BOOL', 'U8', 'U16', 'U32', 'U64', 'I8', 'I16', 'I32', 'I64', 'F16', 'BF16', 'F32', 'F64', 'C64'] as const;
+export type Dtype = (typeof DTYPES)[number];
+
+export const DTYPE_BYTES: Readonly<Record<Dtype, number>> = { BOOL: 1, U8: 1, U16: 2, U32: 4, U64: 8, I8: 1, I16: 2, I32: 4, I64: 8, F16: 2, BF16: 2, F32: 4, F64: 8, C64: 8 };
+
+/** One tensor's bytes, row-major and contiguous. `byteLength` is the product of `shape` times the size of `dtype`. */
+export interface TensorBytes {
+  readonly dtype: Dtype;
+  readonly shape: readonly number[];
+  readonly byteLength: number;
+  /** Copies `target.length` bytes starting at byte `from` of the tensor. Synchronous; the caller keeps `target` alive. */
+  copyTo(target: Uint8Array, from: number): void;
+}
+
+/** A place in a layer's state: a tensor, a plain number, nothing, or (composite caches) a nested list. */
+export type StateElement = TensorBytes | number | null | readonly StateElement[];
+
+export interface LayerState {
+  /** The cache's class as it was at capture, e.g. 'KVCache', 'ArraysCache', 'RotatingKVCache', 'CacheList'. */
+  readonly className: string;
+  /** How it is stored: 'slice' (this block's rows of an append-only state), 'whole' (fixed state), 'none' (placeholder). */
+  readonly stored: 'slice' | 'whole' | 'none';
+  /** Token range [start, end) of a slice; absent for whole state and placeholders. */
+  readonly range?: readonly [start: number, end: number];
+  /** Physical layout and other scalars, order kept (offset, buffer step, ring order, write index, …). */
+  readonly meta: readonly (string | number | boolean)[];
+  readonly elements: readonly StateElement[];
+}
+
+export type BlockPart = 'kv' | 'state';
