@@ -1,0 +1,159 @@
+/**
+ * A block file's image: one safetensors file per block and part, laid out before its checksums are known.
+ *
+ * Whoever captures a boundary lays out the header with 16-digit placeholders and copies tensor bytes behind it; whoever
+ * writes the file to disk calls `sealImage`, which computes the checksums over the very bytes it is about to write and
+ * patches them in at fixed width. docs/format.md describes every key, with test vectors.
+ */
+
+import { TidemarkError } from '../errors.ts';
+import { type BlockPart, DTYPE_BYTES, type LayerState, type TensorBytes } from '../layer-state.ts';
+import { tokenBytes } from './identity.ts';
+import { parseImageHeader } from './image-parse.ts';
+import { digitsOffset, headerSum, SUM_DIGITS, tensorSeed, tensorSum, ZERO_DIGITS } from './image-sums.ts';
+import { encodeLayers } from './layer-tree.ts';
+import { PagedBytes } from './paged-bytes.ts';
+
+export { type ImageMiss, layersFromImage, type ParsedImage, parseImageHeader, verifyImage } from './image-parse.ts';
+export { PagedBytes } from './paged-bytes.ts';
+
+export const FORMAT_VERSION = '1';
+
+/** What a block file states. Hashes are 64 lower-case hex digits; `parentHash` of a first block is ''. */
+export interface ImageSpec {
+  readonly part: BlockPart;
+  readonly blockHash: string;
+  readonly parentHash: string;
+  /** Token range [start, end) of the block. */
+  readonly start: number;
+  readonly end: number;
+  readonly blockSize: number;
+  /** The block's own tokens, `end - start` of them. */
+  readonly tokens: Uint32Array;
+  readonly fingerprint: string;
+  readonly layers: readonly LayerState[];
+}
+
+export interface ImageTensor {
+  readonly name: string;
+  /** Where the payload starts in the file. */
+  readonly offset: number;
+  readonly byteLength: number;
+  readonly source: TensorBytes;
+  /** Where its 16 checksum digits start in the file. */
+  readonly sumOffset: number;
+}
+
+export interface ImageLayout {
+  /** Length prefix, JSON and padding; all checksum digits are '0'. */
+  readonly header: Uint8Array;
+  readonly totalBytes: number;
+  readonly tensors: readonly ImageTensor[];
+  readonly headerSumOffset: number;
+}
+
+function requireSpec(spec: ImageSpec): void {
+  const isHash = (text: string) => /^[0-9a-f]{64}$/.test(text);
+  const problem = !isHash(spec.blockHash)
+    ? `blockHash must be 64 hex digits, got '${spec.blockHash}'`
+    : spec.parentHash !== '' && !isHash(spec.parentHash)
+      ? `parentHash must be '' or 64 hex digits, got '${spec.parentHash}'`
+      : !Number.isSafeInteger(spec.start) || spec.start < 0 || !Number.isSafeInteger(spec.end) || spec.end - spec.start !== spec.tokens.length
+        ? `range [${spec.start}, ${spec.end}) does not hold the ${spec.tokens.length} tokens given`
+        : null;
+  if (problem !== null) throw new TidemarkError('INVALID_ARGUMENT', `cannot lay out a block image: ${problem}`);
+}
+
+/** Lays out the file: header bytes with placeholder digits, and where each tensor's payload goes. Copies no payload. */
+export function layoutImage(spec: ImageSpec): ImageLayout {
+  requireSpec(spec);
+  const { json, tensors } = encodeLayers(spec.layers);
+  const metadata: Record<string, string> = {
+    'tm.format': FORMAT_VERSION,
+    'tm.part': spec.part,
+    'tm.block': spec.blockHash,
+    'tm.parent': spec.parentHash,
+    'tm.start': String(spec.start),
+    'tm.end': String(spec.end),
+    'tm.block_size': String(spec.blockSize),
+    'tm.tokens': Buffer.from(tokenBytes(spec.tokens)).toString('base64'),
+    'tm.fingerprint': spec.fingerprint,
+    'tm.layers': json,
+  };
+  const entries: Record<string, unknown> = { __metadata__: metadata };
+  let at = 0;
+  for (const { name, storedDtype, source } of tensors) {
+    const expected = source.shape.reduce((product, extent) => product * extent, 1) * DTYPE_BYTES[source.dtype];
+    if (expected !== source.byteLength)
+      throw new TidemarkError(
+        'INVALID_ARGUMENT',
+        `tensor ${name} of shape [${source.shape}] and type ${source.dtype} must have ${expected} bytes, got ${source.byteLength}`,
+      );
+    metadata[`tm.sum.${name}`] = ZERO_DIGITS;
+    entries[name] = { dtype: storedDtype, shape: source.shape, data_offsets: [at, at + source.byteLength] };
+    at += source.byteLength;
+  }
+  metadata['tm.header'] = ZERO_DIGITS;
+
+  const text = Buffer.from(JSON.stringify(entries), 'utf8');
+  const header = new Uint8Array(8 + Math.ceil(text.length / 8) * 8).fill(0x20);
+  new DataView(header.buffer).setBigUint64(0, BigInt(header.length - 8), true);
+  header.set(text, 8);
+
+  let dataStart = header.length;
+  let searchFrom = 0;
+  const placed = tensors.map(({ name, source }): ImageTensor => {
+    const sumOffset = digitsOffset(header, `tm.sum.${name}`, searchFrom);
+    searchFrom = sumOffset;
+    const offset = dataStart;
+    dataStart += source.byteLength;
+    return { name, offset, byteLength: source.byteLength, source, sumOffset };
+  });
+  return { header, totalBytes: header.length + at, tensors: placed, headerSumOffset: digitsOffset(header, 'tm.header', searchFrom) };
+}
+
+/** Copies header and payloads to where the file will be written from, slice by slice into the pages given. */
+export function fillImage(layout: ImageLayout, target: PagedBytes): void {
+  target.write(0, layout.header);
+  for (const tensor of layout.tensors) {
+    let from = 0;
+    for (const segment of target.segments(tensor.offset, tensor.offset + tensor.byteLength)) {
+      tensor.source.copyTo(segment, from);
+      from += segment.length;
+    }
+  }
+}
+
+/**
+ * Computes every checksum over the bytes as they are and patches the digits in. Called by the thread that writes the
+ * file, right before it does. Sealing twice gives the same bytes. Throws FORMAT_INVALID when `bytes` is no image.
+ */
+export function sealImage(bytes: PagedBytes): void {
+  const prefix = bytes.byteLength < 8 ? 0 : Number(new DataView(bytes.slice(0, 8).buffer).getBigUint64(0, true));
+  if (prefix === 0 || prefix > bytes.byteLength - 8) throw new TidemarkError('FORMAT_INVALID', 'cannot seal: the bytes do not start with an image header');
+  const header = bytes.slice(0, 8 + prefix);
+  const image = parseImageHeader(header, bytes.byteLength, { unsealed: true });
+  if (!image.ok) throw new TidemarkError('FORMAT_INVALID', `cannot seal: ${image.detail}`);
+  const patch = (at: number, digits: string) => header.set(Buffer.from(digits, 'latin1'), at);
+  let searchFrom = 0;
+  for (const tensor of image.tensors.values()) {
+    searchFrom = digitsOffset(header, `tm.sum.${tensor.name}`, searchFrom);
+    patch(searchFrom, tensorSum(bytes, tensor.offset, tensor.offset + tensor.byteLength, tensorSeed(image.blockHash, image.part, tensor.name)));
+  }
+  const at = digitsOffset(header, 'tm.header', searchFrom);
+  patch(at, ZERO_DIGITS);
+  patch(at, headerSum(header, at, image.blockHash, image.part));
+  bytes.write(0, header);
+}
+
+/** The finished file of `spec` in one private buffer (tests, tools, inline writes). */
+export function buildImage(spec: ImageSpec): Uint8Array {
+  const layout = layoutImage(spec);
+  const file = new Uint8Array(layout.totalBytes);
+  const bytes = PagedBytes.of(file);
+  fillImage(layout, bytes);
+  sealImage(bytes);
+  return file;
+}
+
+export { SUM_DIGITS };
