@@ -173,7 +173,15 @@ export interface EngineStats {
     failed: number;
     pending: number;
   };
-  store: { pendingBytes: number; peakPendingBytes: number; backpressureMs: number; bytesWritten: number; bytesRestored: number; hits: number; misses: Record<string, number> };
+  store: {
+    pendingBytes: number;
+    peakPendingBytes: number;
+    backpressureMs: number;
+    bytesWritten: number;
+    bytesRestored: number;
+    hits: number;
+    misses: Record<string, number>;
+  };
   memory: { activeBytes: number; peakBytes: number; cacheBytes: number };
 }
 

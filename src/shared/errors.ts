@@ -85,7 +85,19 @@ export const MISS_REASONS = [
 export type MissReason = (typeof MISS_REASONS)[number];
 
 /** Why a captured boundary was not stored. */
-export const DROP_REASONS = ['backpressure', 'registry', 'poisoned', 'offset', 'nonfinite', 'cancelled', 'off', 'closed', 'worker', 'oversize', 'lock'] as const;
+export const DROP_REASONS = [
+  'backpressure',
+  'registry',
+  'poisoned',
+  'offset',
+  'nonfinite',
+  'cancelled',
+  'off',
+  'closed',
+  'worker',
+  'oversize',
+  'lock',
+] as const;
 export type DropReason = (typeof DROP_REASONS)[number];
 
 export interface TidemarkErrorOptions {

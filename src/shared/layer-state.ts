@@ -9,7 +9,22 @@
 export const DTYPES = ['BOOL', 'U8', 'U16', 'U32', 'U64', 'I8', 'I16', 'I32', 'I64', 'F16', 'BF16', 'F32', 'F64', 'C64'] as const;
 export type Dtype = (typeof DTYPES)[number];
 
-export const DTYPE_BYTES: Readonly<Record<Dtype, number>> = { BOOL: 1, U8: 1, U16: 2, U32: 4, U64: 8, I8: 1, I16: 2, I32: 4, I64: 8, F16: 2, BF16: 2, F32: 4, F64: 8, C64: 8 };
+export const DTYPE_BYTES: Readonly<Record<Dtype, number>> = {
+  BOOL: 1,
+  U8: 1,
+  U16: 2,
+  U32: 4,
+  U64: 8,
+  I8: 1,
+  I16: 2,
+  I32: 4,
+  I64: 8,
+  F16: 2,
+  BF16: 2,
+  F32: 4,
+  F64: 8,
+  C64: 8,
+};
 
 /** One tensor's bytes, row-major and contiguous. `byteLength` is the product of `shape` times the size of `dtype`. */
 export interface TensorBytes {

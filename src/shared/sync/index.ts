@@ -1,0 +1,12 @@
+export { now } from './clock.ts';
+export { Condition } from './condition.ts';
+export { Lock } from './lock.ts';
+export type { LockInfo, TableSpec } from './lock-table.ts';
+export { LockTable } from './lock-table.ts';
+export { TimedMutex } from './mutex.ts';
+export type { LockSpec } from './ranks.ts';
+export { BUFFER_ACCESS, LEAF, RANKS, SESSION_LOCKS } from './ranks.ts';
+export { ReentrantLock } from './reentrant.ts';
+export type { Activity, EnterOptions, ThreadHandle, ThreadInfo, ThreadKind, ThreadWait } from './thread-table.ts';
+export { ThreadTable } from './thread-table.ts';
+export { withLock } from './with-lock.ts';
