@@ -1,0 +1,14 @@
+export { countCancelled, forget } from './cleanup.ts';
+export type { LedgerFigures } from './ledger.ts';
+export { Ledger, sumOfStates } from './ledger.ts';
+export type { OverflowPolicy, SessionLimits } from './limits.ts';
+export { DEFAULT_LIMITS } from './limits.ts';
+export { Reservation } from './pending.ts';
+export type { RequestKey } from './request-key.ts';
+export { isTokenCount, keyToHex, requestKey } from './request-key.ts';
+export type { SessionMemory, SessionMemoryOptions } from './session.ts';
+export { attachSession, createSessionMemory, Session } from './session.ts';
+export type { StagedState, Taken } from './staged-files.ts';
+export { stagedState, takeStaged } from './staged-files.ts';
+export type { Unit, UnitSpec } from './units.ts';
+export { finishUnit, submitUnit, takeUnit, unitBytes } from './units.ts';

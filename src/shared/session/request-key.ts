@@ -1,0 +1,40 @@
+/**
+ * How boundaries are named: by the SHA-256 of the request id and a token count. No path is ever made from an id itself.
+ */
+import { createHash } from 'node:crypto';
+
+/** Eight words, little-endian, of SHA-256(UTF-8 request id). */
+export type RequestKey = Int32Array;
+
+export const KEY_WORDS = 8;
+
+const MAX_TOKENS = 0x7fffffff;
+
+/** Request ids are non-empty strings; anything else has no key. */
+export function requestKey(requestId: unknown): RequestKey | null {
+  if (typeof requestId !== 'string' || requestId === '') return null;
+  return keyFromBytes(createHash('sha256').update(requestId, 'utf8').digest());
+}
+
+export function keyFromBytes(bytes: Uint8Array): RequestKey {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, KEY_WORDS * 4);
+  return Int32Array.from({ length: KEY_WORDS }, (_, i) => view.getInt32(i * 4, true));
+}
+
+/** 64 lower-case hex digits: the name of the request's staging folder. */
+export function keyToHex(key: RequestKey): string {
+  const bytes = Buffer.alloc(KEY_WORDS * 4);
+  for (let i = 0; i < KEY_WORDS; i++) bytes.writeInt32LE(key[i]!, i * 4);
+  return bytes.toString('hex');
+}
+
+/** Token counts of boundaries are positive integers that fit a word. */
+export function isTokenCount(value: unknown): value is number {
+  return typeof value === 'number' && Number.isInteger(value) && value > 0 && value <= MAX_TOKENS;
+}
+
+/** Whether the key lies at `at` in `words`. */
+export function keyIsAt(words: Int32Array, at: number, key: RequestKey): boolean {
+  for (let i = 0; i < KEY_WORDS; i++) if (words[at + i] !== key[i]) return false;
+  return true;
+}

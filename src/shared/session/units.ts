@@ -1,0 +1,104 @@
+/**
+ * Block images on their way to the store worker: the same items, arena and accounting as state, but another ring.
+ *
+ * Engine thread: `submitUnit` copies the image in and queues it. It never waits: the engine reserves first if it wants to.
+ * Store worker: `takeUnit`, publish, `finishUnit` in a `finally`; that gives the bytes back and, when the request has ended
+ * meanwhile, cleans the staged file that the unit had claimed. A unit may be kept (set aside) between the two.
+ */
+import { fillImage, type ImageLayout } from '../blocks/image.ts';
+import type { PagedBytes } from '../blocks/paged-bytes.ts';
+import type { DropReason } from '../errors.ts';
+import { forget } from './cleanup.ts';
+import type { ItemRef } from './item-space.ts';
+import { FLAG, ITEM, KIND, STATE } from './item-table.ts';
+import type { Reservation } from './pending.ts';
+import { keyFromBytes, type RequestKey } from './request-key.ts';
+import type { Session } from './session.ts';
+
+export interface UnitSpec {
+  readonly key: RequestKey;
+  readonly requestNo: number;
+  /** End of the block: the boundary this unit belongs to. */
+  readonly tokenCount: number;
+  /** Hash of the block, 64 hex digits. */
+  readonly block: string;
+  /** Whether the block's state lies in the staged file of (key, tokenCount), written or on its way. Save it before. */
+  readonly hasState: boolean;
+  readonly image: ImageLayout;
+}
+
+export interface Unit extends ItemRef {
+  readonly key: RequestKey;
+  readonly requestNo: number;
+  readonly tokenCount: number;
+  readonly block: string;
+  readonly hasState: boolean;
+}
+
+/** Queues the unit, or says why not. The image's sources are copied when this returns. */
+export function submitUnit(session: Session, spec: UnitSpec, reservation: Reservation | null = null): 'queued' | DropReason {
+  const { items, space } = session;
+  if (session.state !== 'open') return 'closed';
+  const admitted = session.underPending('submitUnit', () => {
+    const place = space.admit(KIND.unit, spec.image.totalBytes, reservation);
+    if (typeof place === 'string') return place;
+    items.setKey(place.item, spec.key);
+    items.setBlock(place.item, keyFromBytes(Buffer.from(spec.block, 'hex')));
+    items.set(place.item, ITEM.tokenCount, spec.tokenCount);
+    items.set(place.item, ITEM.requestNo, spec.requestNo);
+    if (spec.hasState) items.raise(place.item, FLAG.hasState);
+    return place;
+  });
+  if (typeof admitted === 'string') return admitted === 'oversize' ? 'oversize' : 'backpressure';
+  try {
+    fillImage(spec.image, space.bytesOf(admitted.item)!);
+  } catch (error) {
+    finishUnit(session, admitted);
+    throw error;
+  }
+  session.oversize.hand(admitted.item, admitted.generation, 'store');
+  session.underPending('queueUnit', () => {
+    items.set(admitted.item, ITEM.state, STATE.queued);
+    session.unitRing.push(admitted.item, admitted.generation);
+  });
+  return 'queued';
+}
+
+/** Store worker: the next unit, or null. */
+export function takeUnit(session: Session): Unit | null {
+  const { items } = session;
+  for (;;) {
+    const descriptor = session.unitRing.pop();
+    if (descriptor === null) return null;
+    const [item, generation] = descriptor;
+    if (!items.is(item, generation)) continue;
+    items.set(item, ITEM.state, STATE.taken);
+    return {
+      item,
+      generation,
+      key: items.keyOf(item),
+      requestNo: items.get(item, ITEM.requestNo),
+      tokenCount: items.get(item, ITEM.tokenCount),
+      block: Buffer.from(items.blockOf(item).buffer).toString('hex'),
+      hasState: items.has(item, FLAG.hasState),
+    };
+  }
+}
+
+/** The unit's image, checksums not filled in. Null while an oversize buffer has not arrived: set the unit aside. */
+export function unitBytes(session: Session, unit: ItemRef): PagedBytes | null {
+  return session.space.bytesOf(unit.item);
+}
+
+/** The unit is done, well or badly; once. Its bytes and its place are free. */
+export function finishUnit(session: Session, unit: ItemRef): void {
+  const { items, space } = session;
+  const claimed = session.underPending('finishUnit', () => {
+    if (!items.is(unit.item, unit.generation)) return null;
+    const orphan = items.has(unit.item, FLAG.requestEnded) ? { key: items.keyOf(unit.item), tokenCount: items.get(unit.item, ITEM.tokenCount) } : null;
+    space.dropBytes(unit.item);
+    space.free(unit.item);
+    return orphan;
+  });
+  if (claimed !== null) forget(session, claimed.key, claimed.tokenCount);
+}
