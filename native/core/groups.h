@@ -1,0 +1,12 @@
+#pragma once
+// The groups of functions of tidemark_core.node, one file each. This addon knows nothing of MLX and runs on every thread.
+
+#include <napi.h>
+
+namespace tidemark {
+
+void bindDeathWords(Napi::Env env, Napi::Object exports);
+void bindFileLocks(Napi::Env env, Napi::Object exports);
+void bindProcess(Napi::Env env, Napi::Object exports);
+
+}  // namespace tidemark
