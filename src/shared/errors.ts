@@ -98,8 +98,7 @@ export const DROP_REASONS = [
   'closed',
   'worker',
   'oversize',
-  'lock',
-] as const;
+  'lock', 'empty', 'capture', 'invalid'] as const;
 export type DropReason = (typeof DROP_REASONS)[number];
 
 export interface TidemarkErrorOptions {

@@ -17,11 +17,18 @@ export const STAGING_FOLDER = '_boundary_snapshots';
 export const PROMOTE_FOLDER = '_promote';
 const LOCK_SUFFIX = '.lock';
 
+/** `held`: somebody else has it. `unsupported`: the file system has no such locks. */
+export interface LockRefusal {
+  message: string;
+  held: boolean;
+  unsupported: boolean;
+}
+
 /** The OS file locks of the native core. */
 export interface FileLocks {
-  /** A descriptor that holds the lock, or why not ('EWOULDBLOCK' when somebody else holds it). */
-  flockTry(path: string): number | { errno: string };
-  flockRelease(fd: number): void;
+  /** A descriptor that holds the lock, or why not. */
+  flockTry(path: string): number | LockRefusal;
+  flockRelease(fd: number): unknown;
 }
 
 /** Ids that make one path component and cannot be mistaken for a lock file or `_promote`. */
@@ -55,7 +62,7 @@ export function ensureStagingRoot(stagingRoot: string, files: Files): void {
  * Takes the session's lock and makes its folder; the lock's descriptor, or null when the lock is not to be had (the id is in
  * use, or a cleaner is just looking at it: use another id). Main thread: a descriptor of a Worker closes with the Worker.
  */
-export function openSessionStaging(stagingRoot: string, session: string, files: Files, locks: FileLocks): number | { errno: string } {
+export function openSessionStaging(stagingRoot: string, session: string, files: Files, locks: FileLocks): number | LockRefusal {
   const path = sessionLockPath(stagingRoot, session);
   const fd = locks.flockTry(path);
   if (typeof fd !== 'number') return fd;
@@ -63,7 +70,7 @@ export function openSessionStaging(stagingRoot: string, session: string, files: 
   const named = lstatSync(path, { throwIfNoEntry: false });
   if (named === undefined || named.ino !== fstatSync(fd).ino) {
     locks.flockRelease(fd);
-    return { errno: 'EAGAIN' };
+    return { message: 'the lock file was removed meanwhile', held: true, unsupported: false };
   }
   files.ensureFolder(join(stagingRoot, session));
   return fd;

@@ -29,7 +29,7 @@ export interface Forgotten {
 export function forget(session: Session, key: RequestKey | null, tokenCount: number | null = null): Forgotten {
   const { items, registry, ledger } = session;
   const matches = (item: number) => (key === null || items.hasKey(item, key)) && (tokenCount === null || items.get(item, ITEM.tokenCount) === tokenCount);
-  const result = session.underAll('forget', () => {
+  const result = session.settleAll('forget', () => {
     let condemned = 0;
     for (let item = 0; item < session.layout.firstUnit; item++) {
       if (items.get(item, ITEM.visible) !== 1 || !matches(item) || claimedByUnit(session, items.keyOf(item), items.get(item, ITEM.tokenCount))) continue;

@@ -61,9 +61,17 @@ export class Ledger {
     Atomics.add(this.#words, COALESCED, 1);
   }
 
-  move(from: LedgerState, to: LedgerState, count = 1): void {
-    Atomics.sub(this.#words, offsetOf(from), count);
-    Atomics.add(this.#words, offsetOf(to), count);
+  move(from: LedgerState, to: LedgerState): void {
+    // When the session was given up meanwhile (`failPending`), the boundary is found among the failed.
+    if (from !== 'pending' || !this.#takePending()) Atomics.sub(this.#words, offsetOf(from === 'pending' ? 'failed' : from), 1);
+    Atomics.add(this.#words, offsetOf(to), 1);
+  }
+
+  #takePending(): boolean {
+    const at = offsetOf('pending');
+    for (let value = Atomics.load(this.#words, at); value > 0; value = Atomics.load(this.#words, at))
+      if (Atomics.compareExchange(this.#words, at, value, value - 1) === value) return true;
+    return false;
   }
 
   /** Everything still pending ends as failed: the session's locks are lost, or it is given up. Returns how many. */

@@ -20,6 +20,8 @@ export interface SessionLimits {
   reserveWaitMs: number;
   /** Longest write-through or inline write, `writerBusy` included. */
   inlineWriteLimitMs: number;
+  /** How much longer `save` waits once the writer has begun to publish its file. */
+  publishGraceMs: number;
   /** Longest wait of `cleanupRequest` and `cleanupAll` for `writerBusy`. */
   cleanupRequestWaitMs: number;
   cleanupAllWaitMs: number;
@@ -38,6 +40,7 @@ export const DEFAULT_LIMITS: Readonly<SessionLimits> = {
   overflow: 'write-through',
   reserveWaitMs: 2000,
   inlineWriteLimitMs: 2000,
+  publishGraceMs: 100,
   cleanupRequestWaitMs: 2000,
   cleanupAllWaitMs: 5000,
   takeWaitMs: 30_000,
@@ -57,7 +60,8 @@ export function resolveLimits(given: Partial<SessionLimits> = {}): SessionLimits
       throw new TidemarkError('INVALID_ARGUMENT', `${name} must be an integer of at least ${least}, got ${String(value)}`);
   };
   for (const name of ['pendingMaxBytes', 'queueCapacity', 'unitCapacity', 'registryCapacity'] as const) atLeast(name, 1);
-  for (const name of ['reserveWaitMs', 'inlineWriteLimitMs', 'cleanupRequestWaitMs', 'cleanupAllWaitMs', 'takeWaitMs', 'lockWaitMs'] as const) atLeast(name, 0);
+  for (const name of ['reserveWaitMs', 'inlineWriteLimitMs', 'publishGraceMs', 'cleanupRequestWaitMs', 'cleanupAllWaitMs', 'takeWaitMs', 'lockWaitMs'] as const)
+    atLeast(name, 0);
   atLeast('pageBytes', 4096);
   if (!['write-through', 'inline', 'drop'].includes(limits.overflow))
     throw new TidemarkError('INVALID_ARGUMENT', `overflow must be 'write-through', 'inline' or 'drop', got '${String(limits.overflow)}'`);

@@ -81,7 +81,7 @@ export function takeItem(session: Session, ref: ItemRef): boolean {
 /** After the rename: the boundary is written, unless a cleanup came first; then the caller removes the file and calls `settleGone`. */
 export function settleWritten(session: Session, ref: ItemRef): 'written' | 'cancelled' {
   const { items, registry, ledger, pending } = session;
-  return session.underAll('written', () => {
+  return session.settleAll('written', () => {
     if (items.isCancelled(ref.item)) return 'cancelled';
     const index = recordOf(session, ref);
     if (index >= 0) {
@@ -98,7 +98,7 @@ export function settleWritten(session: Session, ref: ItemRef): 'written' | 'canc
 /** The item has no file, temporary or final, any more. `why` counts if nobody has settled the boundary before. */
 export function settleGone(session: Session, ref: ItemRef, why: { failed: string } | { dropped: DropReason }): 'failed' | 'dropped' | 'settled before' {
   const { items, registry, ledger } = session;
-  return session.underAll('gone', () => {
+  return session.settleAll('gone', () => {
     const index = recordOf(session, ref);
     if (index >= 0) registry.remove(index);
     const settled = items.get(ref.item, ITEM.visible) === 0;

@@ -83,6 +83,12 @@ export interface AttachOptions {
   post?: (mail: HubMail) => void;
 }
 
+/**
+ * Locks of rank 2 to 4 are held for microseconds, and a dead owner is noticed at once: a wait this long means that a thread
+ * does not get to run at all.
+ */
+const SETTLE_MS = 30_000;
+
 export interface SessionLocks {
   readonly writerBusy: TimedMutex;
   readonly pending: TimedMutex;
@@ -149,21 +155,23 @@ export class Session {
   }
 
   /** Runs `fn` under `pending`. No file operation and no wait but `pendingCond` inside. */
-  underPending<T>(site: string, fn: () => T): T {
-    return withLock(this.locks.pending, this.limits.lockWaitMs, site, fn);
+  underPending<T>(site: string, fn: () => T, timeoutMs = this.limits.lockWaitMs): T {
+    return withLock(this.locks.pending, timeoutMs, site, fn);
   }
 
-  underRegistry<T>(site: string, fn: () => T): T {
-    return withLock(this.locks.registry, this.limits.lockWaitMs, site, fn);
+  /** As `underPending`, for what must not be left undone because a thread is slow: it gives back what somebody else needs. */
+  settlePending<T>(site: string, fn: () => T): T {
+    return this.underPending(site, fn, SETTLE_MS);
   }
 
-  underCancelled<T>(site: string, fn: () => T): T {
-    return withLock(this.locks.cancelled, this.limits.lockWaitMs, site, fn);
+  underRegistry<T>(site: string, fn: () => T, timeoutMs = this.limits.lockWaitMs): T {
+    return withLock(this.locks.registry, timeoutMs, site, fn);
   }
 
-  /** pending → registry → cancelled, for what must change together. */
-  underAll<T>(site: string, fn: () => T): T {
-    return this.underPending(site, () => this.underRegistry(site, () => this.underCancelled(site, fn)));
+  /** pending → registry → cancelled, for what must change together and must not be left undone. */
+  settleAll<T>(site: string, fn: () => T): T {
+    const { registry, cancelled } = this.locks;
+    return this.settlePending(site, () => withLock(registry, SETTLE_MS, site, () => withLock(cancelled, SETTLE_MS, site, fn)));
   }
 
   /** From now on everything is refused; what was accepted is still written. Any thread, no lock. */

@@ -93,7 +93,7 @@ export function unitBytes(session: Session, unit: ItemRef): PagedBytes | null {
 /** The unit is done, well or badly; once. Its bytes and its place are free. */
 export function finishUnit(session: Session, unit: ItemRef): void {
   const { items, space } = session;
-  const claimed = session.underPending('finishUnit', () => {
+  const claimed = session.settlePending('finishUnit', () => {
     if (!items.is(unit.item, unit.generation)) return null;
     const orphan = items.has(unit.item, FLAG.requestEnded) ? { key: items.keyOf(unit.item), tokenCount: items.get(unit.item, ITEM.tokenCount) } : null;
     space.dropBytes(unit.item);

@@ -1,0 +1,234 @@
+/**
+ * `save`: one boundary's state goes from the engine's arrays into the writer's queue.
+ *
+ * Engine thread. Order: refuse bad names → lay out → admit → copy the bytes (no lock held) → let the arrays go → publish
+ * under `pending` and `registry`. The bytes are copied before any wait: without room under the cap they go into the express
+ * item, which is outside of it, and move into the queue without another copy when room comes. If none comes, the overflow
+ * policy decides. A true answer that was not queued means the file is on disk.
+ */
+import { fillImage, type ImageLayout, layoutImage } from '../../shared/blocks/image.ts';
+import { type DropReason, TidemarkError } from '../../shared/errors.ts';
+import type { Files } from '../../shared/files.ts';
+import type { LayerState } from '../../shared/layer-state.ts';
+import type { ItemRef, Refusal } from '../../shared/session/item-space.ts';
+import { ITEM, KIND } from '../../shared/session/item-table.ts';
+import type { Reservation } from '../../shared/session/pending.ts';
+import { type Publication, publishItem } from '../../shared/session/publication.ts';
+import { isTokenCount, keyToHex, type RequestKey } from '../../shared/session/request-key.ts';
+import type { Session } from '../../shared/session/session.ts';
+import { writeInline, writeThrough } from './overflow.ts';
+
+/** What the state belongs to in the block store; without it the file stands for itself. */
+export interface BlockIdentity {
+  readonly hash: string;
+  readonly parent: string;
+  /** The block's own tokens; the last of them is token `tokenCount - 1`. */
+  readonly tokens: Uint32Array;
+  readonly fingerprint: string;
+}
+
+export interface SaveOptions {
+  readonly blockSize?: number;
+  readonly block?: BlockIdentity;
+  /** The request's number, for events. */
+  readonly requestNo?: number;
+  /** Admission obtained before; used up or released in any case. */
+  readonly reservation?: Reservation;
+  /** False during decode of others: without room at once the boundary is dropped. Default true. */
+  readonly mayWait?: boolean;
+  /** Called as soon as the bytes are copied: the arrays may go. */
+  readonly onCopied?: () => void;
+}
+
+/** `failed`: the disk refused it while the caller waited (`detail` is the errno); other reasons are drops. */
+export type SaveResult =
+  | { readonly ok: true; readonly how: 'queued' | 'coalesced' | 'written' }
+  | { readonly ok: false; readonly reason: DropReason | 'failed'; readonly detail: string };
+
+export interface SaveRequest {
+  readonly key: RequestKey;
+  readonly tokenCount: number;
+  readonly layers: readonly LayerState[] | (() => readonly LayerState[]);
+  readonly options: SaveOptions;
+}
+
+export function save(session: Session, files: Files, request: SaveRequest): SaveResult {
+  const { ledger } = session;
+  if (session.state !== 'open') return refuse('closed', 'the session is closed');
+  if (!isTokenCount(request.tokenCount)) return refuse('invalid', `a token count is a positive integer, got ${String(request.tokenCount)}`);
+  const known = session.underPending('save', () => session.items.findVisible(request.key, request.tokenCount) >= 0);
+  if (known) {
+    ledger.coalesce(false);
+    return { ok: true, how: 'coalesced' };
+  }
+  ledger.capture();
+  // From here on the boundary is counted: as dropped by this function, or by whoever makes its item invisible.
+  const placed = new Placement(session, request);
+  try {
+    return placed.run(files);
+  } catch (error) {
+    const reason = reasonOf(error);
+    placed.drop(reason);
+    if (error instanceof TidemarkError && error.code === 'LOCK_OWNER_DIED') session.fail();
+    return refuse(reason, error instanceof Error ? error.message : String(error));
+  }
+}
+
+/** One save on its way; counts it once, whatever happens. */
+class Placement {
+  readonly #session: Session;
+  readonly #request: SaveRequest;
+  /** Filled or being filled, not published yet: ours to free. */
+  #ref: ItemRef | null = null;
+  #settled = false;
+
+  constructor(session: Session, request: SaveRequest) {
+    this.#session = session;
+    this.#request = request;
+  }
+
+  run(files: Files): SaveResult {
+    const { options } = this.#request;
+    const layers = typeof this.#request.layers === 'function' ? this.#request.layers() : this.#request.layers;
+    if (layers.length === 0) return this.#dropped('empty', 'no layer was captured');
+    const image = this.#layout(layers);
+    const admitted = this.#admit(image.totalBytes);
+    if (typeof admitted !== 'string') {
+      this.#fill(admitted, image);
+      return this.#publish(admitted, 'queue') ?? { ok: true, how: 'queued' };
+    }
+    if (admitted === 'oversize') return this.#dropped('oversize', `${image.totalBytes} bytes exceed the cap and there is no way to hand them over`);
+    if (options.mayWait === false) return this.#dropped('backpressure', 'no room, and this save may not wait');
+    return this.#overflow(image, admitted, files);
+  }
+
+  /** Counts the boundary as dropped unless it is counted already, and frees what is still ours. */
+  drop(reason: DropReason): void {
+    const { space, ledger, state } = this.#session;
+    this.#request.options.reservation?.release();
+    if (!this.#settled) ledger.move('pending', `dropped:${reason}`);
+    this.#settled = true;
+    const ref = this.#ref;
+    if (ref === null || state === 'failed') return;
+    this.#ref = null;
+    this.#session.underPending('save.drop', () => {
+      space.dropBytes(ref.item);
+      space.free(ref.item);
+    });
+  }
+
+  #layout(layers: readonly LayerState[]): ImageLayout {
+    const { tokenCount, key, options } = this.#request;
+    const { block } = options;
+    const tokens = block?.tokens ?? new Uint32Array(0);
+    return layoutImage({
+      part: 'state',
+      blockHash: block?.hash ?? keyToHex(key),
+      parentHash: block?.parent ?? '',
+      start: tokenCount - tokens.length,
+      end: tokenCount,
+      blockSize: options.blockSize ?? 0,
+      tokens,
+      fingerprint: block?.fingerprint ?? '',
+      layers,
+    });
+  }
+
+  #admit(bytes: number): ItemRef | Refusal {
+    const { space } = this.#session;
+    return this.#session.underPending('save.admit', () => {
+      const place = space.admit(KIND.state, bytes, this.#request.options.reservation ?? null);
+      if (typeof place !== 'string') this.#label(place);
+      return place;
+    });
+  }
+
+  /** `pending` is held: names the item, so that it can be told whose it is. */
+  #label(ref: ItemRef): void {
+    const { items } = this.#session;
+    items.setKey(ref.item, this.#request.key);
+    items.set(ref.item, ITEM.tokenCount, this.#request.tokenCount);
+    items.set(ref.item, ITEM.requestNo, this.#request.options.requestNo ?? 0);
+    this.#ref = ref;
+  }
+
+  #fill(ref: ItemRef, image: ImageLayout): void {
+    fillImage(image, this.#session.space.bytesOf(ref.item)!);
+    this.#request.options.onCopied?.();
+  }
+
+  #overflow(image: ImageLayout, why: Refusal, files: Files): SaveResult {
+    const session = this.#session;
+    const { limits, pending, space } = session;
+    this.#request.options.reservation?.release();
+    let express: ItemRef | Refusal = 'queue';
+    session.underPending('save.express', () =>
+      pending.waitFor(() => {
+        express = space.admitExpress(image.totalBytes);
+        if (typeof express !== 'string') this.#label(express);
+        return express !== 'queue';
+      }, limits.reserveWaitMs),
+    );
+    if (typeof express === 'string') return this.#dropped('backpressure', 'another save is being written through');
+    this.#fill(express, image);
+    if (why === 'bytes') {
+      const queued = this.#waitForRoom(express);
+      if (queued !== null) return this.#publish(queued, 'queue') ?? { ok: true, how: 'queued' };
+    }
+    if (session.state !== 'open') return this.#dropped('closed', 'the session was closed while the save waited');
+    if (limits.overflow === 'drop') return this.#dropped('backpressure', `no room within ${limits.reserveWaitMs} ms`);
+    const how = limits.overflow === 'inline' ? 'inline' : 'express';
+    const ended = this.#publish(express, how);
+    if (ended !== null) return ended;
+    return how === 'inline' ? writeInline(session, express, files) : writeThrough(session, express);
+  }
+
+  /** Up to `reserveWaitMs` for bytes under the cap; a full queue ends the wait at once. */
+  #waitForRoom(express: ItemRef): ItemRef | null {
+    const { pending, space, limits } = this.#session;
+    let place: ItemRef | Refusal = 'bytes';
+    this.#session.underPending('save.wait', () =>
+      pending.waitFor(() => {
+        place = space.admitFromExpress(express);
+        if (typeof place !== 'string') this.#label(place);
+        return place !== 'bytes';
+      }, limits.reserveWaitMs),
+    );
+    return typeof place === 'string' ? null : place;
+  }
+
+  /** Null when it is published; then the item is no longer ours. */
+  #publish(ref: ItemRef, how: 'queue' | 'express' | 'inline'): SaveResult | null {
+    const session = this.#session;
+    // The buffer of an oversize item travels by message; the writer waits for whichever comes later.
+    if (how !== 'inline') session.oversize.hand(ref.item, ref.generation, 'writer');
+    const outcome: Publication = publishItem(session, ref, how);
+    this.#ref = null;
+    if (outcome === 'published') {
+      this.#settled = true;
+      return null;
+    }
+    if (outcome === 'coalesced') {
+      this.#settled = true;
+      session.ledger.coalesce(true);
+      return { ok: true, how: 'coalesced' };
+    }
+    return this.#dropped(outcome, outcome === 'registry' ? 'too many staged files wait to be taken' : 'the session was closed');
+  }
+
+  #dropped(reason: DropReason, detail: string): SaveResult {
+    this.drop(reason);
+    return refuse(reason, detail);
+  }
+}
+
+function refuse(reason: DropReason, detail: string): SaveResult {
+  return { ok: false, reason, detail };
+}
+
+/** Which reason a thrown error counts under. */
+function reasonOf(error: unknown): DropReason {
+  if (!(error instanceof TidemarkError)) return 'capture';
+  if (error.code === 'TENSOR_POISONED') return 'poisoned';
+  return error.code.startsWith('LOCK_') ? 'lock' : 'capture';
+}

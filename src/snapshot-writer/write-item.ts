@@ -1,0 +1,125 @@
+/**
+ * One item becomes one staged file. Runs on the writer, or on the engine thread for an inline write; `writerBusy` is held by
+ * the caller from before the item is taken until this returns.
+ *
+ * Order: checksums, folder, temporary name in the same folder, payload, file sync, decision, rename, release of the bytes.
+ * A cancel mark is looked at before the write, before the rename (the compare-and-swap) and after it (under the locks). On
+ * every way out but success neither temporary nor final file remains.
+ */
+
+import { dirname } from 'node:path';
+import { sealImage } from '../shared/blocks/image.ts';
+import type { PagedBytes } from '../shared/blocks/paged-bytes.ts';
+import type { DropReason } from '../shared/errors.ts';
+import { errnoOf, type Files, temporaryPathFor } from '../shared/files.ts';
+import { removeFolderIfUnused } from '../shared/session/cleanup.ts';
+import type { ItemRef } from '../shared/session/item-space.ts';
+import { DECISION, ITEM } from '../shared/session/item-table.ts';
+import { settleGone, settleWritten, takeItem } from '../shared/session/publication.ts';
+import { keyToHex, type RequestKey } from '../shared/session/request-key.ts';
+import type { Session } from '../shared/session/session.ts';
+import { requestFolder, stagedPath } from '../shared/staging.ts';
+import { now } from '../shared/sync/clock.ts';
+
+export type WriteOutcome =
+  /** The file is on disk; its bytes are given back. */
+  | { as: 'written'; bytes: number }
+  | { as: 'failed'; errno: string; message: string }
+  | { as: 'dropped'; reason: DropReason }
+  /** Ended before by a cleanup or its saver, which has counted it. */
+  | { as: 'passed' };
+
+/** Why a write stopped without an error of the disk. */
+class Stopped extends Error {
+  readonly reason: DropReason;
+  constructor(reason: DropReason) {
+    super(reason);
+    this.reason = reason;
+  }
+}
+
+/** A folder may vanish between its making and the file in it, each time a taken file leaves one empty. */
+const FOLDER_TRIES = 100;
+
+/** Writes the item unless it ended before. `deadline` (clock of `now()`) is tested between system calls. */
+export function writeItem(session: Session, ref: ItemRef, files: Files, deadline = Number.POSITIVE_INFINITY): WriteOutcome {
+  if (!takeItem(session, ref)) return { as: 'passed' };
+  const { items, memory, self } = session;
+  const key = items.keyOf(ref.item);
+  const final = stagedPath(memory.stagingDir, key, items.get(ref.item, ITEM.tokenCount));
+  const temporary = temporaryPathFor(final, `${items.get(ref.item, ITEM.tokenCount)}-${ref.item}-${ref.generation}`);
+  const bytes = session.space.bytesOf(ref.item)!;
+  let renamed = false;
+  try {
+    const check = () => {
+      if (items.get(ref.item, ITEM.decision) !== DECISION.waiting) throw new Stopped('cancelled');
+      if (now() > deadline) throw new Stopped('backpressure');
+    };
+    sealImage(bytes);
+    check();
+    self.activity('file', final);
+    writeTemporary(session, key, temporary, bytes, files, check);
+    if (now() > deadline) throw new Stopped('backpressure');
+    if (!items.decide(ref.item, DECISION.publishing)) throw new Stopped('cancelled');
+    files.rename(temporary, final);
+    renamed = true;
+    if (settleWritten(session, ref) === 'written') return { as: 'written', bytes: bytes.byteLength };
+    throw new Stopped('cancelled');
+  } catch (error) {
+    return giveUp(session, ref, files, error, renamed || !(error instanceof Stopped) ? [temporary, final] : [temporary]);
+  } finally {
+    self.idle();
+    session.stagedChanged();
+  }
+}
+
+function writeTemporary(session: Session, key: RequestKey, path: string, bytes: PagedBytes, files: Files, check: () => void): void {
+  const fd = createTemporary(session, key, path, files);
+  try {
+    let at = 0;
+    for (const segment of bytes.segments(0, bytes.byteLength)) {
+      check();
+      files.writeAll(fd, segment, at, path);
+      at += segment.length;
+    }
+    check();
+    files.sync(fd, path);
+  } finally {
+    files.close(fd);
+  }
+}
+
+function createTemporary(session: Session, key: RequestKey, path: string, files: Files): number {
+  const folder = requestFolder(session.memory.stagingDir, key);
+  for (let tries = 1; ; tries++) {
+    files.ensureFolder(session.memory.stagingDir);
+    files.ensureFolder(folder);
+    try {
+      return files.createExclusive(path);
+    } catch (error) {
+      if (errnoOf(error) !== 'ENOENT' || tries === FOLDER_TRIES) throw error;
+    }
+  }
+}
+
+/** Removes what was made, then lets go of the bytes. What cannot be removed is reported with the failure and goes with the session's staging. */
+function giveUp(session: Session, ref: ItemRef, files: Files, error: unknown, paths: string[]): WriteOutcome {
+  const key = session.items.keyOf(ref.item);
+  const leftovers: string[] = [];
+  for (const path of paths) {
+    try {
+      // A link in the folder's place must not lead the removal elsewhere.
+      if (files.kind(dirname(path)) === 'folder') files.removeFile(path);
+    } catch (failure) {
+      leftovers.push(`${errnoOf(failure)} ${path}`);
+    }
+  }
+  const stopped = error instanceof Stopped ? error : null;
+  const settled = settleGone(session, ref, stopped === null ? { failed: errnoOf(error) } : { dropped: stopped.reason });
+  const folderLeft = removeFolderIfUnused(session, files, key);
+  if (folderLeft !== null) leftovers.push(folderLeft);
+  if (settled === 'settled before' && stopped !== null) return { as: 'passed' };
+  if (stopped !== null) return { as: 'dropped', reason: stopped.reason };
+  const message = `boundary ${keyToHex(key).slice(0, 12)}…: ${error instanceof Error ? error.message : String(error)}`;
+  return { as: 'failed', errno: errnoOf(error), message: leftovers.length === 0 ? message : `${message}; left behind: ${leftovers.join(', ')}` };
+}
