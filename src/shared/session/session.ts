@@ -7,6 +7,7 @@
  */
 import { randomUUID } from 'node:crypto';
 import { join } from 'node:path';
+import { createRestoreMemory } from '../blocks/restore-channel.ts';
 import type { Doorbell } from '../doorbell.ts';
 import { TidemarkError } from '../errors.ts';
 import { HubControl } from '../loop-control.ts';
@@ -72,7 +73,7 @@ export function createSessionMemory(options: SessionMemoryOptions): SessionMemor
     limits,
     control,
     arena: new SharedArrayBuffer(layout.pageCount * limits.pageBytes),
-    restore: options.restore ?? new SharedArrayBuffer(0),
+    restore: options.restore ?? createRestoreMemory(),
     hub: options.hub,
     stagingDir: join(options.stagingRoot, id),
   };

@@ -1,0 +1,68 @@
+/**
+ * Handing a block to the store worker, on the engine thread. Copies bytes, never waits for the disk or for a lock that is
+ * held for longer than microseconds.
+ */
+import { layoutImage } from '../../shared/blocks/image.ts';
+import type { DropReason } from '../../shared/errors.ts';
+import type { LayerState } from '../../shared/layer-state.ts';
+import { type Reservation, requestKey, type Session, submitUnit } from '../../shared/session/index.ts';
+
+export interface BlockUnit {
+  readonly requestNo: number;
+  readonly requestId: string;
+  /** End of the block, in tokens from the start of the sequence. */
+  readonly tokenCount: number;
+  /** Hash of the block and of the one before it ('' for the first), from `ChainHasher`. */
+  readonly hash: string;
+  readonly parent: string;
+  /** The block's own tokens. */
+  readonly tokens: Uint32Array;
+  readonly blockSize: number;
+  readonly fingerprint: string;
+  /**
+   * One entry for each layer of the model: this block's slice of every layer that can be cut by token, and a placeholder
+   * (`stored: 'none'`) for every layer whose state is captured whole. From the placeholders the store knows that a restore
+   * at this block needs a state part.
+   */
+  readonly kv: readonly LayerState[];
+  /** The block's state was saved before under (requestId, tokenCount). */
+  readonly hasState: boolean;
+}
+
+/** Bytes that `publishBlock` will need for this unit: reserve them before, where waiting is possible. */
+export function unitBytes(unit: BlockUnit): number {
+  return layoutOf(unit).totalBytes;
+}
+
+function layoutOf(unit: BlockUnit): ReturnType<typeof layoutImage> {
+  return layoutImage({
+    part: 'kv',
+    blockHash: unit.hash,
+    parentHash: unit.parent,
+    start: unit.tokenCount - unit.tokens.length,
+    end: unit.tokenCount,
+    blockSize: unit.blockSize,
+    tokens: unit.tokens,
+    fingerprint: unit.fingerprint,
+    layers: unit.kv,
+  });
+}
+
+/**
+ * Queues the block for the store worker, which publishes it together with its staged state. The tensors may be dropped when
+ * this returns. Without a state part the unit is its own boundary and is counted in the ledger here.
+ */
+export function publishBlock(session: Session, unit: BlockUnit, reservation: Reservation | null = null): 'queued' | DropReason {
+  const key = requestKey(unit.requestId);
+  if (key === null) return 'offset';
+  const isBoundary = !unit.kv.some((layer) => layer.stored === 'none');
+  if (isBoundary) session.ledger.capture();
+  let outcome: 'queued' | DropReason = 'poisoned';
+  try {
+    const { requestNo, tokenCount, hash, hasState } = unit;
+    outcome = submitUnit(session, { key, requestNo, tokenCount, block: hash, hasState, image: layoutOf(unit) }, reservation);
+    return outcome;
+  } finally {
+    if (isBoundary && outcome !== 'queued') session.ledger.move('pending', `dropped:${outcome}`);
+  }
+}

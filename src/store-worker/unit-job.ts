@@ -1,0 +1,177 @@
+/**
+ * One unit on the store worker: a block's key-value image from the arena and its staged state file become block files.
+ *
+ * Order: take the staged file (a rename inside the cache folder, so the state is written to the device once), write and sync
+ * the image under a temporary name, rename both, sync their folder once, then the index, then `durable`. Whatever happens,
+ * the unit's bytes and place are given back at the end, and no temporary file stays.
+ */
+import { readImageHeader, writeSynced } from '../shared/blocks/block-file.ts';
+import { type ParsedImage, parseImageHeader, sealImage } from '../shared/blocks/image.ts';
+import { headerLength } from '../shared/blocks/image-parse.ts';
+import type { PagedBytes } from '../shared/blocks/paged-bytes.ts';
+import { TidemarkError } from '../shared/errors.ts';
+import type { StoreEvent } from '../shared/events.ts';
+import { finishUnit, type Session, stagedState, takeStaged, type Unit, unitBytes } from '../shared/session/index.ts';
+import type { BlockStore, ReadyFile } from './block-store.ts';
+import type { Boundaries, Boundary } from './boundaries.ts';
+import { makeRoom } from './eviction.ts';
+import type { Persistence } from './persistence.ts';
+import { rowOf } from './rebuild.ts';
+
+export interface UnitContext {
+  readonly store: BlockStore;
+  readonly persistence: Persistence;
+  readonly boundaries: Boundaries;
+  readonly emit: (event: StoreEvent) => void;
+  /** Tips that are in use by sessions and restores. */
+  readonly isProtected: (hash: string) => boolean;
+  /** Makes temporary names of this life unique. */
+  readonly unique: () => string;
+}
+
+export interface UnitOwner {
+  readonly number: number;
+  readonly session: Session;
+}
+
+/** What restoring at a block needs, as the image's layer list tells: it names every layer, the ones it holds no state of too. */
+function needsOf(image: ParsedImage): { kv: boolean; state: boolean } {
+  const layers = JSON.parse(image.layersJson) as { stored: string }[];
+  return { kv: image.tensors.size > 0, state: layers.some((layer) => layer.stored === 'none') };
+}
+
+function readHeader(bytes: PagedBytes): ParsedImage {
+  const length = headerLength(bytes.slice(0, Math.min(8, bytes.byteLength)), bytes.byteLength);
+  const image = typeof length === 'number' ? parseImageHeader(bytes.slice(0, length), bytes.byteLength, { unsealed: true }) : length;
+  if (!image.ok) throw new TidemarkError('FORMAT_INVALID', `the engine handed over a block image that is none: ${image.detail}`);
+  return image;
+}
+
+/** Does the unit, or says that it must be set aside: its bytes or its staged file are still on their way. */
+export function processUnit(context: UnitContext, owner: UnitOwner, unit: Unit): 'done' | 'aside' {
+  const { session } = owner;
+  const bytes = unitBytes(session, unit);
+  if (bytes === null || (unit.hasState && stagedState(session, unit.key, unit.tokenCount) === 'pending')) return 'aside';
+  try {
+    storeUnit(context, owner, unit, bytes);
+  } finally {
+    finishUnit(session, unit);
+  }
+  return 'done';
+}
+
+/** Ends a unit without storing it: shutdown, or persistence is down. */
+export function failUnit(context: UnitContext, owner: UnitOwner, unit: Unit, errno: string, message: string): void {
+  try {
+    const bytes = unitBytes(owner.session, unit);
+    const needs = bytes === null ? { kv: true, state: unit.hasState } : needsOf(readHeader(bytes));
+    const staged = takeState(context, owner, unit);
+    if (staged !== null) discardFile(context, staged);
+    settleFailed(context, owner, unit, ledgerState(needs, staged), errno, message);
+  } finally {
+    finishUnit(owner.session, unit);
+  }
+}
+
+/** The staged file as a path that is ours, or null: never saved, dropped, cleaned, or not to be had. */
+function takeState({ store }: UnitContext, { session }: UnitOwner, unit: Unit): string | null {
+  if (!unit.hasState) return null;
+  const taken = takeStaged(session, store.files, unit.key, unit.tokenCount, 0);
+  return taken.ok ? taken.path : null;
+}
+
+function discardFile({ store, emit }: UnitContext, path: string): void {
+  try {
+    store.files.removeFile(path);
+  } catch (error) {
+    // Left in the promotion folder, it goes with the next start's clearing of staging.
+    emit({ type: 'note', code: 'CACHE_IO', message: `${path} could not be removed: ${String(error)}`, details: { path } });
+  }
+}
+
+/** In which ledger state this boundary is while the unit holds it; null when it is none or was settled elsewhere. */
+function ledgerState(needs: { kv: boolean; state: boolean }, staged: string | null): 'pending' | 'written' | null {
+  if (staged !== null) return 'written';
+  return needs.state ? null : 'pending';
+}
+
+function settleFailed(context: UnitContext, owner: UnitOwner, unit: Unit, from: 'pending' | 'written' | null, errno: string, message: string): void {
+  if (from !== null) owner.session.ledger.move(from, 'failed');
+  context.emit({ type: 'failed', session: owner.number, requestNo: unit.requestNo, tokenCount: unit.tokenCount, errno, message });
+}
+
+function storeUnit(context: UnitContext, owner: UnitOwner, unit: Unit, bytes: PagedBytes): void {
+  const { store, persistence } = context;
+  const image = readHeader(bytes);
+  const needs = needsOf(image);
+  const staged = takeState(context, owner, unit);
+  const from = ledgerState(needs, staged);
+  const leftOver = new Set<string>(staged === null ? [] : [staged]);
+  try {
+    if (!persistence.mayTry) {
+      const { errno, message } = persistence.failure!;
+      settleFailed(context, owner, unit, from, errno, message);
+      return;
+    }
+    if (persistence.failure !== null) store.revive();
+    const ready = collectParts(context, image, bytes, staged, leftOver);
+    const chained = store.publish(rowOf(image), ready);
+    for (const file of ready) leftOver.delete(file.path);
+    persistence.succeeded();
+    announce(context, owner, unit, needs, from);
+    context.boundaries.chained(chained);
+  } catch (error) {
+    const { errno, message } = persistence.failed(error);
+    if (errno === 'ENOSPC' || errno === 'SQLITE_FULL') store.space.invalidate();
+    settleFailed(context, owner, unit, from, errno, message);
+  } finally {
+    for (const path of leftOver) discardFile(context, path);
+  }
+}
+
+/** Synced files of the parts that are not stored yet. Everything made here is in `leftOver` until it is published. */
+function collectParts(context: UnitContext, image: ParsedImage, bytes: PagedBytes, staged: string | null, leftOver: Set<string>): ReadyFile[] {
+  const { store } = context;
+  const ready: ReadyFile[] = [];
+  const hash = image.blockHash;
+  const wantsKv = image.tensors.size > 0 && !store.hasPart(hash, 'kv');
+  makeRoom(store, wantsKv ? bytes.byteLength : 0, (tip) => tip === hash || tip === image.parentHash || context.isProtected(tip));
+  store.prepareFolder(hash);
+  if (staged !== null && !store.hasPart(hash, 'state')) {
+    const state = readImageHeader(store.files, staged);
+    if (state.ok && state.blockHash === hash && state.part === 'state') ready.push({ part: 'state', path: staged });
+    else
+      context.emit({
+        type: 'note',
+        code: 'FORMAT_INVALID',
+        message: `the staged state of block ${hash} is not usable (${state.ok ? 'another block' : state.detail})`,
+        details: { block: hash },
+      });
+  }
+  if (wantsKv) {
+    const path = store.paths.temporary(hash, context.unique());
+    sealImage(bytes);
+    writeSynced(store.files, path, bytes);
+    leftOver.add(path);
+    ready.push({ part: 'kv', path });
+  }
+  return ready;
+}
+
+/** Says `durable` now, or when the parents have come. A block that nobody could resume at is no boundary. */
+function announce(context: UnitContext, owner: UnitOwner, unit: Unit, needs: { kv: boolean; state: boolean }, from: 'pending' | 'written' | null): void {
+  const row = context.store.row(unit.block);
+  const restorable = row !== null && (!needs.kv || row.kvBytes > 0) && (!needs.state || row.stateBytes > 0);
+  if (!restorable) {
+    if (from !== null) settleFailed(context, owner, unit, from, 'EINVAL', 'the block is stored without what a restore at its end needs');
+    return;
+  }
+  const boundary: Boundary = {
+    session: owner.number,
+    requestNo: unit.requestNo,
+    tokenCount: unit.tokenCount,
+    ledger: from === null ? null : { session: owner.session, state: from },
+  };
+  if (!needs.kv || row.chain === 1) context.boundaries.durable(unit.block, boundary);
+  else context.boundaries.wait(unit.block, boundary);
+}
