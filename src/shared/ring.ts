@@ -50,7 +50,7 @@ export class DescriptorRing {
     words[cell + 2] = c;
     words[cell + 3] = d;
     Atomics.store(words, at + TAIL, (tail + 1) | 0);
-    this.#bell?.ring();
+    if (this.#bell !== null) this.#bell.ring();
     return true;
   }
 

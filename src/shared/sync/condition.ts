@@ -56,7 +56,7 @@ export class Condition {
    * @throws LOCK_NOT_OWNER, LOCK_OWNER_DIED when the mutex's owner died meanwhile, LOCK_TIMEOUT when the mutex cannot be had
    * again within 10 s; after the last two the mutex is not held.
    */
-  wait(timeoutMs: number, ticket: number = this.ticket(), site = this.name): 'notified' | 'timeout' {
+  wait(timeoutMs: number, ticket?: number, site = this.name): 'notified' | 'timeout' {
     const { mutex } = this;
     const { self } = mutex;
     if (!mutex.isHeldByMe()) {
@@ -74,18 +74,19 @@ export class Condition {
       );
     }
     const begin = now();
+    const seen = ticket ?? this.ticket(); // while the mutex is still held
     const siteId = self.table.strings.intern(site);
-    const depth = 'depth' in mutex ? mutex.releaseAll() : mutex.release();
+    const depth = mutex.releaseAll();
     let notified: boolean;
     self.beginWait('condition', this.id, this.#nameId, siteId);
     try {
-      notified = this.#sleep(begin + timeoutMs, ticket);
+      notified = this.#sleep(begin + timeoutMs, seen);
     } finally {
       self.endWait();
     }
     raise(this.#words, this.#at + CONDITION_LONGEST_WAIT_US, (now() - begin) * 1000);
     if (!mutex.acquire(REACQUIRE_MS, site)) throw mutex.timeoutError(REACQUIRE_MS, site);
-    if ('depth' in mutex && depth !== undefined) mutex.restore(depth);
+    mutex.restore(depth);
     return notified ? 'notified' : 'timeout';
   }
 

@@ -114,6 +114,18 @@ export abstract class Lock {
     release(words, at);
   }
 
+  /** Frees the lock whatever its depth, for a condition's wait. Returns the depth for `restore`. */
+  releaseAll(): number {
+    const depth = this.words[this.at + DEPTH]!;
+    this.drop();
+    return depth;
+  }
+
+  /** Sets the depth again after the lock was retaken. */
+  restore(depth: number): void {
+    this.words[this.at + DEPTH] = depth;
+  }
+
   /** The dead owner's environment is gone, and with it whatever the lock kept others from. */
   #takeOver(timeoutMs: number, siteId: number): Outcome {
     const { self, words, at } = this;

@@ -1,5 +1,4 @@
 /** A lock that its owner may take again. Depth lies in shared words; only the owner changes it. */
-import { TidemarkError } from '../errors.ts';
 import { DEPTH, Lock, REENTRANT } from './lock.ts';
 import type { LockSpec } from './ranks.ts';
 import type { ThreadHandle } from './thread-table.ts';
@@ -30,18 +29,5 @@ export class ReentrantLock extends Lock {
   /** How often this thread holds it; 0 when it does not. */
   get depth(): number {
     return this.isHeldByMe() ? this.words[this.at + DEPTH]! : 0;
-  }
-
-  /** Frees it whatever its depth, for a condition's wait. Returns the depth for `restore`. */
-  releaseAll(): number {
-    const { depth } = this;
-    if (depth === 0) throw new TidemarkError('LOCK_NOT_OWNER', `Lock '${this.name}' is not held by this thread.`, { details: { lock: this.name } });
-    this.drop();
-    return depth;
-  }
-
-  /** Sets the depth again after the lock was retaken. */
-  restore(depth: number): void {
-    this.words[this.at + DEPTH] = depth;
   }
 }
