@@ -34,15 +34,23 @@ export function tryTake(words: Int32Array, at: number, me: number): boolean {
   return Atomics.load(words, at + PRIORITY) === 0 && Atomics.compareExchange(words, at + STATE, 0, me << 1) === 0;
 }
 
-/** Takes the lock or sleeps for it. `isDead` tells whether the life that a token names has ended. */
-export function take(words: Int32Array, at: number, me: number, timeoutMs: number, isDead: (token: number) => boolean): Outcome {
+/** Questions about the life that a token names. */
+export interface Lives {
+  /** It will never take a turn that it has claimed. */
+  isDead(token: number): boolean;
+  /** Its lock is lost: waiting for it is in vain. */
+  isLost(token: number): boolean;
+}
+
+/** Takes the lock or sleeps for it. */
+export function take(words: Int32Array, at: number, me: number, timeoutMs: number, lives: Lives): Outcome {
   const start = now();
   const end = start + timeoutMs;
   let outcome: Outcome = 'timed out';
   for (;;) {
     const priority = Atomics.load(words, at + PRIORITY);
     if (priority !== 0 && priority !== me) {
-      if (isDead(priority)) {
+      if (lives.isDead(priority)) {
         Atomics.compareExchange(words, at + PRIORITY, priority, 0);
         continue;
       }
@@ -60,7 +68,7 @@ export function take(words: Int32Array, at: number, me: number, timeoutMs: numbe
     }
     const contended = state | CONTENDED;
     if (state !== contended && Atomics.compareExchange(words, at + STATE, state, contended) !== state) continue;
-    if (isDead(state >>> 1)) {
+    if (lives.isLost(state >>> 1)) {
       outcome = 'owner died';
       break;
     }
@@ -88,9 +96,9 @@ export function release(words: Int32Array, at: number): void {
 }
 
 /** Takes a lock whose owner is dead. False when another thread was faster. */
-export function takeFromDead(words: Int32Array, at: number, me: number, isDead: (token: number) => boolean): boolean {
+export function takeFromDead(words: Int32Array, at: number, me: number, lives: Lives): boolean {
   const state = Atomics.load(words, at + STATE);
-  return state !== 0 && isDead(state >>> 1) && Atomics.compareExchange(words, at + STATE, state, (me << 1) | CONTENDED) === state;
+  return state !== 0 && lives.isLost(state >>> 1) && Atomics.compareExchange(words, at + STATE, state, (me << 1) | CONTENDED) === state;
 }
 
 /** Token of the owner, 0 when free. */

@@ -7,7 +7,7 @@
  */
 import { TidemarkError } from '../errors.ts';
 import { now } from './clock.ts';
-import type { Outcome } from './lock-word.ts';
+import type { Lives, Outcome } from './lock-word.ts';
 import { ownerOf, release, take, takeFromDead, tryTake } from './lock-word.ts';
 import type { LockSpec } from './ranks.ts';
 import type { ThreadHandle } from './thread-table.ts';
@@ -38,7 +38,7 @@ export abstract class Lock {
   readonly id: number;
   readonly self: ThreadHandle;
   protected readonly nameId: number;
-  readonly #isDead: (token: number) => boolean;
+  readonly #lives: Lives;
   #heldSince = 0;
 
   constructor(words: Int32Array, at: number, spec: LockSpec, self: ThreadHandle, kind: number) {
@@ -47,7 +47,9 @@ export abstract class Lock {
     this.spec = spec;
     this.self = self;
     this.nameId = self.table.strings.intern(spec.name);
-    this.#isDead = (token) => self.table.isDead(token);
+    const { table } = self;
+    const takesOver = spec.onOwnerDeath === 'takeover';
+    this.#lives = { isDead: (token) => table.isDead(token), isLost: (token) => (takesOver ? table.isGone(token) : table.isDead(token)) };
     // Every thread that makes an object over these words writes the same values; only the id needs a race decided.
     words[at + NAME] = this.nameId;
     words[at + RANK] = spec.rank;
@@ -74,7 +76,7 @@ export abstract class Lock {
       self.beginWait('lock', this.id, this.nameId, siteId);
       let outcome: Outcome;
       try {
-        outcome = take(words, at, self.token, timeoutMs, this.#isDead);
+        outcome = take(words, at, self.token, timeoutMs, this.#lives);
         if (outcome === 'owner died' && this.spec.onOwnerDeath === 'takeover') outcome = this.#takeOver(begin + timeoutMs - now(), siteId);
       } finally {
         self.endWait();
@@ -131,12 +133,12 @@ export abstract class Lock {
     const { self, words, at } = this;
     const end = now() + timeoutMs;
     for (;;) {
-      if (takeFromDead(words, at, self.token, this.#isDead)) {
+      if (takeFromDead(words, at, self.token, this.#lives)) {
         Atomics.add(words, at + TAKEOVERS, 1);
         self.log('took over', this.nameId, siteId);
         return 'acquired';
       }
-      const outcome = take(words, at, self.token, Math.max(0, end - now()), this.#isDead);
+      const outcome = take(words, at, self.token, Math.max(0, end - now()), this.#lives);
       if (outcome !== 'owner died') return outcome;
     }
   }

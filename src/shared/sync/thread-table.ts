@@ -1,12 +1,13 @@
 /**
  * Who exists in this process and what each thread does, in shared memory: one table per process, 64 slots.
  *
- * Every word is written by the slot's own thread, except STATE, which the native core (at the end of the thread's
- * environment) or the parent (on 'exit') sets to dead. Readers take no lock: each word is consistent by itself, and the
- * detail text is guarded by a sequence word that is odd while it is being written.
+ * Every word is written by the slot's own thread, except STATE, which the native core (when the thread's environment ends)
+ * or the parent (on 'exit') sets too. Readers take no lock: each word is consistent by itself, and the detail text is
+ * guarded by a sequence word that is odd while it is being written.
  *
- * A slot is taken again only when its thread is really gone (FREE or DEAD): a thread that left by itself stays LEFT until
- * its environment has ended, because the native core will still write the word then. Generations tell lives of a slot apart.
+ * A thread ends in two moments. ENDING: its JavaScript is over, whoever waits for its locks waits in vain. DEAD: what it had
+ * in flight is drained and dropped too; only then may its process-wide locks be taken over and its slot be used again.
+ * Generations tell the lives of a slot apart.
  */
 import { isMainThread, threadId } from 'node:worker_threads';
 import { TidemarkError } from '../errors.ts';
@@ -63,8 +64,8 @@ const DETAIL_MAX = (SLOT_WORDS - DETAIL) * 4;
 const FREE = 0;
 const ALIVE = 1;
 const DEAD = 2;
-const LEFT = 3;
-const CLAIMED = 4;
+const CLAIMED = 3;
+const ENDING = 4;
 
 /** A token names one life of one slot; lock words hold it. Fits 28 bits, never 0. */
 const TOKEN_GENERATIONS = (1 << 22) - 1;
@@ -81,7 +82,7 @@ export interface ThreadInfo {
   readonly slot: number;
   readonly generation: number;
   readonly token: number;
-  readonly state: 'free' | 'alive' | 'dead' | 'left';
+  readonly state: 'free' | 'alive' | 'ending' | 'dead';
   readonly kind: ThreadKind;
   readonly name: string;
   readonly activity: Activity;
@@ -126,6 +127,7 @@ export interface ThreadHandle {
   beginWait(kind: 'lock' | 'condition', id: number, name: number, site: number): void;
   endWait(): void;
   log(what: TransitionKind, subject: number, site: number): void;
+  /** The thread's last act towards the table: what it held is abandoned. */
   leave(): void;
 }
 
@@ -199,7 +201,8 @@ export class ThreadTable {
     const handle = new Handle(this, at, slot, tokenOf(slot, generation), options.mayBlock ?? !isMainThread);
     handle.idle();
     Atomics.store(words, at + STATE, ALIVE);
-    deathWords()?.deathWord(words, at + STATE, DEAD);
+    deathWords()?.deathWord(words, at + STATE, ENDING, 'ending');
+    deathWords()?.deathWord(words, at + STATE, DEAD, 'ended');
     handle.log('enters', words[at + NAME]!, 0);
     return handle;
   }
@@ -221,7 +224,7 @@ export class ThreadTable {
     const words = this.words;
     if (token !== undefined && tokenOf(slot, Atomics.load(words, at + GENERATION)) !== token) return;
     const state = Atomics.load(words, at + STATE);
-    if ((state !== ALIVE && state !== LEFT) || Atomics.compareExchange(words, at + STATE, state, DEAD) !== state) return;
+    if ((state !== ALIVE && state !== ENDING) || Atomics.compareExchange(words, at + STATE, state, DEAD) !== state) return;
     Atomics.store(words, at + DIED_AT, this.ms());
     this.transitions.add(this.ms(), slot, 'dead', words[at + NAME]!, 0);
   }
@@ -231,18 +234,26 @@ export class ThreadTable {
     for (let slot = 0; slot < SLOTS; slot++) {
       const at = HEADER_WORDS + slot * SLOT_WORDS;
       const state = Atomics.load(this.words, at + STATE);
-      if ((state === ALIVE || state === LEFT) && this.words[at + THREAD_ID] === id) this.markDead(slot);
+      if ((state === ALIVE || state === ENDING) && this.words[at + THREAD_ID] === id) this.markDead(slot);
     }
   }
 
-  /** Whether the life that `token` names has ended. */
+  /** Whether the life that `token` names is over, or about to be: its JavaScript runs no more. */
   isDead(token: number): boolean {
     const slot = slotOf(token);
     const at = HEADER_WORDS + slot * SLOT_WORDS;
     return Atomics.load(this.words, at + GENERATION) !== token >>> 6 || Atomics.load(this.words, at + STATE) !== ALIVE;
   }
 
-  /** 'name (kind)' of the life that `token` names. */
+  /** Whether that life is over and nothing of it is in flight any more. */
+  isGone(token: number): boolean {
+    const at = HEADER_WORDS + slotOf(token) * SLOT_WORDS;
+    if (Atomics.load(this.words, at + GENERATION) !== token >>> 6) return true;
+    const state = Atomics.load(this.words, at + STATE);
+    return state !== ALIVE && state !== ENDING;
+  }
+
+  /** Name of the life that `token` names. */
   nameOf(token: number): string {
     const slot = slotOf(token);
     const at = HEADER_WORDS + slot * SLOT_WORDS;
@@ -262,7 +273,7 @@ export class ThreadTable {
       slot,
       generation,
       token: tokenOf(slot, generation),
-      state: state === ALIVE ? 'alive' : state === DEAD ? 'dead' : state === LEFT ? 'left' : 'free',
+      state: state === ALIVE ? 'alive' : state === DEAD ? 'dead' : state === ENDING ? 'ending' : 'free',
       kind: THREAD_KINDS[words[at + KIND]!] ?? 'other',
       name: this.strings.read(words[at + NAME]!),
       activity: ACTIVITIES[Atomics.load(words, at + ACTIVITY)] ?? 'idle',
@@ -381,10 +392,11 @@ class Handle implements ThreadHandle {
     this.table.transitions.add(this.table.ms(), this.slot, what, subject, site);
   }
 
-  /** The slot stays taken until the environment has ended when the native core will write its word; see the header. */
   leave(): void {
     this.log('leaves', this.#words[this.#at + NAME]!, 0);
-    Atomics.compareExchange(this.#words, this.#at + STATE, ALIVE, deathWords() === null ? DEAD : LEFT);
+    // First: a word written at the end of the environment must not hit the slot's next user.
+    deathWords()?.cancelDeathWord(this.#words, this.#at + STATE);
+    Atomics.compareExchange(this.#words, this.#at + STATE, ALIVE, DEAD);
   }
 }
 

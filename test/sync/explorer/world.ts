@@ -43,6 +43,10 @@ export function syncWorld(options: SyncOptions = {}): SyncWorld {
 
 /** A thread's handle as the lock classes use it. Tokens are 1, 2, 3, … */
 export function fakeThread(world: World, id: number, dead: ReadonlySet<number> = new Set()): Steps {
+  const isDead = (token: number) => {
+    world.observe(dead.has(token - 1) ? 5 : 6);
+    return dead.has(token - 1);
+  };
   return {
     slot: id,
     token: id + 1,
@@ -56,10 +60,8 @@ export function fakeThread(world: World, id: number, dead: ReadonlySet<number> =
       strings: { intern: () => 1, read: () => 'site' },
       nextLockId: () => 1,
       ms: () => 0,
-      isDead: (token: number) => {
-        world.observe(dead.has(token - 1) ? 5 : 6);
-        return dead.has(token - 1);
-      },
+      isDead: isDead,
+      isGone: isDead,
       nameOf: (token: number) => `thread ${token - 1}`,
       countRankViolation: () => undefined,
     },
