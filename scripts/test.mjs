@@ -1,7 +1,7 @@
 /**
  * `npm test` and `npm run test:long`: compile, run vitest under a limit of its own, end with one line of counts.
  *
- *   node scripts/test.mjs [--long] [vitest filters and flags]
+ *   node scripts/test.mjs [--long] [--no-build] [vitest filters and flags]
  *
  * TIDEMARK_SEED=<n> repeats a run's random choices; without it a fresh seed is drawn and printed.
  */
@@ -9,14 +9,14 @@ import { spawn, spawnSync } from 'node:child_process';
 import { randomInt } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { dirname, join } from 'node:path';
+import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const args = process.argv.slice(2);
 const long = args.includes('--long') || process.env.TIDEMARK_LONG === '1';
-const filters = args.filter((arg) => arg !== '--long');
-const reports = join(root, 'reports');
+const filters = args.filter((arg) => arg !== '--long' && arg !== '--no-build');
+const reports = process.env.TIDEMARK_REPORTS ?? join(root, 'reports');
 const report = join(reports, long ? 'vitest-long.json' : 'vitest.json');
 const limitMs = Number(process.env.TIDEMARK_TEST_LIMIT_MS ?? (long ? 3 * 3_600_000 : 12 * 60_000));
 const seed = process.env.TIDEMARK_SEED ?? String(randomInt(1, 2 ** 31));
@@ -85,7 +85,7 @@ function runVitest() {
 }
 
 function summarize({ code, ended }) {
-  if (ended) console.log(ended);
+  if (ended !== null) console.log(ended);
   if (!existsSync(report)) {
     console.log('vitest wrote no report');
     return finish({ passed: 0, failed: 1 }, 1);
@@ -95,7 +95,7 @@ function summarize({ code, ended }) {
   const skipped = result.numPendingTests + result.numTodoTests;
   let failed = result.numFailedTests;
   for (const file of result.testResults) {
-    const name = file.name.startsWith(root) ? file.name.slice(root.length) : file.name;
+    const name = relative(root, file.name);
     for (const test of file.assertionResults) if (test.status === 'failed') console.log(`failed: ${name}: ${test.fullName}`);
     // A file that does not load has no tests to count; it is one failure.
     if (file.status === 'failed' && !file.assertionResults.some((test) => test.status === 'failed')) {
@@ -104,14 +104,14 @@ function summarize({ code, ended }) {
     }
   }
   // An error outside every test, or a run that was cut short.
-  if (failed === 0 && (code !== 0 || ended || passed === 0)) {
+  if (failed === 0 && (code !== 0 || ended !== null || passed === 0)) {
     failed = 1;
     console.log(passed === 0 ? 'failed: no test passed' : 'failed: the run ended with an error outside the tests (see above)');
   }
-  console.log(`report: ${report.slice(root.length)}; seed ${seed}; repeat with TIDEMARK_SEED=${seed}`);
+  console.log(`report: ${relative(root, report)}; seed ${seed}; repeat with TIDEMARK_SEED=${seed}`);
   finish({ passed, failed, skipped }, failed === 0 ? 0 : 1);
 }
 
 console.log(`seed ${seed}${long ? ', with the long tests' : ''}`);
-if (build()) summarize(await runVitest());
+if (args.includes('--no-build') || build()) summarize(await runVitest());
 else finish({ passed: 0, failed: 1 }, 1);
