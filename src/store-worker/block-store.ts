@@ -24,6 +24,7 @@ export interface BlockStoreOptions {
   readonly maxBytes: number;
   readonly emit: (event: StoreEvent) => void;
   readonly freeBytes?: () => number;
+  readonly otherBytes?: () => number;
   readonly now?: () => number;
   readonly probeTtlMs?: number;
 }
@@ -62,7 +63,7 @@ export class BlockStore {
     this.space = new Space({
       maxBytes: options.maxBytes,
       freeBytes: options.freeBytes ?? (() => freeBytesOf(options.cacheDir)),
-      otherBytes: () => otherBytes(this.paths),
+      otherBytes: options.otherBytes ?? (() => otherBytes(this.paths)),
       now: options.now ?? (() => performance.now()),
       warn: (message, details) => this.emit({ type: 'note', code: 'CACHE_FULL', message, details }),
       probeTtlMs: options.probeTtlMs ?? 30_000,
@@ -103,6 +104,8 @@ export class BlockStore {
         message: `the index was ${problem === null ? 'missing' : 'not usable'} and was rebuilt from ${result.added} block files${index.inMemory ? ', in memory' : ''}`,
         details: { problem, added: result.added, lost: result.lost, removed: result.removed, inMemory: index.inMemory, when: why },
       });
+    if (result.removed > 0)
+      this.emit({ type: 'note', code: 'FORMAT_INVALID', message: `${result.removed} damaged block files were removed`, details: { files: result.removed } });
     if (why === 'start' && result.foreign.length > 0) this.#noteForeign(result.foreign);
     return index;
   }

@@ -99,7 +99,8 @@ export function reconcile(index: IndexDb, walk: Walk, files: Files, paths: Block
   index.transaction(() => {
     for (const found of walk.blocks) {
       const row = known.get(found.blockHash);
-      if (row === undefined) {
+      // An empty file is no block, whatever the index says; its header is "read" and found wanting below.
+      if (row === undefined || found.bytes === 0) {
         unknown.push(found);
         continue;
       }

@@ -35,10 +35,17 @@ export class Space {
   #probedAt = Number.NEGATIVE_INFINITY;
   #trackedAtProbe = 0;
   #warned = false;
+  #maxBytes: number;
   readonly #options: SpaceOptions;
 
   constructor(options: SpaceOptions) {
     this.#options = options;
+    this.#maxBytes = options.maxBytes;
+  }
+
+  /** Another engine on this folder asked for another limit. What is too much now goes with the next saves. */
+  setMaxBytes(maxBytes: number): void {
+    this.#maxBytes = maxBytes;
   }
 
   /** Everything under the cache folder. */
@@ -64,8 +71,8 @@ export class Space {
       this.#warnOnce('free disk space cannot be read; only the configured limit holds', { error: String(error) });
       return;
     }
-    if (this.#free < this.#options.maxBytes / 10)
-      this.#warnOnce(`disk pressure: ${this.#free} bytes free, less than a tenth of the cache limit of ${this.#options.maxBytes}`, { free: this.#free });
+    if (this.#free < this.#maxBytes / 10)
+      this.#warnOnce(`disk pressure: ${this.#free} bytes free, less than a tenth of the cache limit of ${this.#maxBytes}`, { free: this.#free });
     else this.#warned = false;
   }
 
@@ -77,8 +84,8 @@ export class Space {
   /** The limit that holds now, in bytes. */
   effectiveLimit(): number {
     this.#probe();
-    if (this.#free === null) return this.#options.maxBytes;
-    return Math.min(this.#options.maxBytes, Math.floor((this.#trackedAtProbe + this.#free) * 0.99));
+    if (this.#free === null) return this.#maxBytes;
+    return Math.min(this.#maxBytes, Math.floor((this.#trackedAtProbe + this.#free) * 0.99));
   }
 
   /** How many bytes must go before `bytes` more fit; 0 when they fit. */

@@ -17,6 +17,7 @@ import type { Boundaries, Boundary } from './boundaries.ts';
 import { makeRoom } from './eviction.ts';
 import type { Persistence } from './persistence.ts';
 import { rowOf } from './rebuild.ts';
+import { physicalSize } from './walk.ts';
 
 export interface UnitContext {
   readonly store: BlockStore;
@@ -135,9 +136,11 @@ function collectParts(context: UnitContext, image: ParsedImage, bytes: PagedByte
   const ready: ReadyFile[] = [];
   const hash = image.blockHash;
   const wantsKv = image.tensors.size > 0 && !store.hasPart(hash, 'kv');
-  makeRoom(store, wantsKv ? bytes.byteLength : 0, (tip) => tip === hash || tip === image.parentHash || context.isProtected(tip));
+  const wantsState = staged !== null && !store.hasPart(hash, 'state');
+  const stateBytes = wantsState ? (physicalSize(staged)?.bytes ?? 0) : 0;
+  makeRoom(store, (wantsKv ? bytes.byteLength : 0) + stateBytes, (tip) => tip === hash || tip === image.parentHash || context.isProtected(tip));
   store.prepareFolder(hash);
-  if (staged !== null && !store.hasPart(hash, 'state')) {
+  if (wantsState) {
     const state = readImageHeader(store.files, staged);
     if (state.ok && state.blockHash === hash && state.part === 'state') ready.push({ part: 'state', path: staged });
     else

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { MessageChannel } from 'node:worker_threads';
 import { afterEach } from 'vitest';
 import { type BlockUnit, publishBlock } from '../../src/engine-thread/boundary/publish.ts';
-import { RestoreClient, type RestoreEvent, type RestoreOptions } from '../../src/engine-thread/boundary/restore.ts';
+import { RestoreClient, type RestoreEvent, type RestoreOptions, type RestoreTicket } from '../../src/engine-thread/boundary/restore.ts';
 import { buildImage, type ImageSpec } from '../../src/shared/blocks/image.ts';
 import type { StoreEvent } from '../../src/shared/events.ts';
 import { type FileHooks, Files } from '../../src/shared/files.ts';
@@ -28,12 +28,19 @@ import { chainSpecs, EXTRA_KEYS, FINGERPRINT, plain, tokensOf } from './fixtures
 
 export const BLOCK = 16;
 
-export interface HarnessOptions extends Partial<Pick<BlockStoreOptions, 'maxBytes' | 'freeBytes' | 'probeTtlMs'>> {
+export interface HarnessOptions extends Partial<Pick<BlockStoreOptions, 'maxBytes' | 'freeBytes' | 'otherBytes' | 'probeTtlMs'>> {
   dir?: string;
   mode?: StoreMode;
   hooks?: FileHooks;
   restore?: SharedArrayBuffer;
   unitCapacity?: number;
+}
+
+export interface ReadPart {
+  part: string;
+  start: number;
+  end: number;
+  layers: unknown;
 }
 
 const folders: string[] = [];
@@ -76,6 +83,13 @@ export class Harness {
     }
   }
 
+  #shrinkTo: number | null = null;
+
+  /** The next loop opens the store with its usual limit and has this one from then on. */
+  shrinkAfterStart(maxBytes: number): void {
+    this.#shrinkTo = maxBytes;
+  }
+
   /** A state file as the writer leaves it: on disk, and in the registry. */
   stage(requestId: string, tokenCount: number, spec: ImageSpec): void {
     const key = requestKey(requestId)!;
@@ -110,27 +124,45 @@ export class Harness {
     };
   }
 
+  /** Stages the state of one block and submits its unit. */
+  submit(block: { kv: ImageSpec; state: ImageSpec }, requestId = 'r'): void {
+    this.stage(requestId, block.kv.end, block.state);
+    const outcome = publishBlock(this.session, this.unitOf(block.kv, requestId, true));
+    if (outcome !== 'queued') throw new Error(`unit refused: ${outcome}`);
+  }
+
   /** Submits every block of a prompt, states staged; returns its parts. */
   submitChain(tokens: Uint32Array, requestId = `request ${this.#requests}`, blockSize = BLOCK): ReturnType<typeof chainSpecs> {
     const chain = chainSpecs(tokens, blockSize);
-    for (const { kv, state } of chain) {
-      this.stage(requestId, kv.end, state);
-      const outcome = publishBlock(this.session, this.unitOf(kv, requestId, true));
-      if (outcome !== 'queued') throw new Error(`unit refused: ${outcome}`);
-    }
+    for (const block of chain) this.submit(block, requestId);
     return chain;
   }
 
   /** Runs the drain loop until everything queued is done, then closes the store. */
-  drain(whileOpen: (store: BlockStore) => void = () => undefined): void {
+  drain(whileOpen: (store: BlockStore) => void = () => undefined, beforeSleep: () => void = () => undefined): void {
     const { port1, port2 } = new MessageChannel();
     port1.postMessage({ type: 'attach', session: 1, memory: this.session.memory } satisfies LoopMessage);
     this.control.store.requestStop('drain');
     const self = new ThreadTable(this.#threads).enter('store-worker', 'store', { mayBlock: true });
+    const idle = self.idle.bind(self);
+    self.idle = () => {
+      beforeSleep();
+      idle();
+    };
     const openStore = (emit: (event: StoreEvent) => void) => {
-      const { mode = 'writer', maxBytes = 1 << 30, freeBytes = () => 2 ** 40, probeTtlMs = 0 } = this.#options;
-      const store = new BlockStore({ files: this.files, cacheDir: this.dir, mode, maxBytes, freeBytes, probeTtlMs, emit });
+      const { mode = 'writer', maxBytes = 1 << 30, freeBytes = () => 2 ** 40, probeTtlMs = 0, otherBytes } = this.#options;
+      const store = new BlockStore({
+        files: this.files,
+        cacheDir: this.dir,
+        mode,
+        maxBytes,
+        freeBytes,
+        probeTtlMs,
+        emit,
+        ...(otherBytes === undefined ? {} : { otherBytes }),
+      });
       if (mode === 'writer') enforceLimitAtStart(store);
+      if (this.#shrinkTo !== null) store.space.setMaxBytes(this.#shrinkTo);
       whileOpen(store);
       return store;
     };
@@ -149,29 +181,51 @@ export class Harness {
     }
   }
 
-  /** Asks for a prefix, lets the loop serve it and reads everything that comes. */
-  lookUp(
-    tokens: Uint32Array,
-    options: Partial<RestoreOptions> = {},
-  ): { end: RestoreEvent; parts: { part: string; start: number; end: number; layers: unknown }[] } {
-    const ticket = this.restore.begin({
+  begin(tokens: Uint32Array, options: Partial<RestoreOptions> = {}): RestoreTicket {
+    const needs = { kv: true, state: true };
+    return this.restore.begin({
       tokens,
       maxTokens: tokens.length,
       fingerprint: FINGERPRINT,
       extraKeys: EXTRA_KEYS,
       blockSize: BLOCK,
-      needs: { kv: true, state: true },
+      needs,
       deadlineMs: 10_000,
       ...options,
     });
-    this.drain();
-    const parts: { part: string; start: number; end: number; layers: unknown }[] = [];
+  }
+
+  /** Everything that a ticket gives now. */
+  readAll(ticket: RestoreTicket): { end: RestoreEvent; parts: ReadPart[] } {
+    const parts: ReadPart[] = [];
     for (;;) {
       const event = ticket.next(0);
       if (event.type !== 'part') return { end: event, parts };
       parts.push({ part: event.part, start: event.start, end: event.end, layers: plain(event.layers) });
       event.release();
     }
+  }
+
+  /** Asks for a prefix, lets the loop serve it and reads everything that comes. */
+  lookUp(tokens: Uint32Array, options: Partial<RestoreOptions> = {}): { end: RestoreEvent; parts: ReadPart[] } {
+    const ticket = this.begin(tokens, options);
+    this.drain();
+    return this.readAll(ticket);
+  }
+
+  /** As `lookUp`, with parts taken whenever the loop sleeps because the region is full. */
+  lookUpInSteps(tokens: Uint32Array): { end: RestoreEvent; parts: ReadPart[] } {
+    const ticket = this.begin(tokens);
+    const parts: ReadPart[] = [];
+    let end: RestoreEvent = { type: 'waiting' };
+    const read = () => {
+      const more = this.readAll(ticket);
+      parts.push(...more.parts);
+      end = more.end;
+    };
+    this.drain(() => undefined, read);
+    read();
+    return { end, parts };
   }
 
   of<T extends LoopPost['type']>(type: T): Extract<LoopPost, { type: T }>[] {

@@ -81,7 +81,9 @@ export class IndexDb {
       this.#db.pragma('journal_mode = WAL');
       // Losing the last rows to a power cut is fine: the walk at start finds the files. Losing consistency is not.
       this.#db.pragma('synchronous = NORMAL');
-      this.#db.pragma('journal_size_limit = 1048576');
+      // A small journal: it counts towards the cache limit, and an 8 MB disk must do.
+      this.#db.pragma('wal_autocheckpoint = 128');
+      this.#db.pragma('journal_size_limit = 524288');
     }
     this.#db.pragma('busy_timeout = 2000');
     const version = this.#db.pragma('user_version', { simple: true });
