@@ -1,0 +1,160 @@
+/**
+ * What a model keeps of the tokens it has seen, layer by layer.
+ *
+ * A sequence owns its cache objects (one row). Several sequences decode together in a batch: their rows are merged into
+ * cache objects with several rows, and taken out again (`extractRow`) when a row leaves or is captured. Padding exists
+ * inside a batch only; it is never stored.
+ *
+ * Tensors here outlive scopes: they are retained, and freed by `release` or when an update replaces them. An update frees
+ * the old handle before anything is evaluated, so that MLX may write in place.
+ */
+import { TidemarkError } from '../../shared/errors.ts';
+import type { LayerState, Dtype as StoredDtype, TensorBytes } from '../../shared/layer-state.ts';
+import * as mx from '../mlx/ops.ts';
+import type { Dtype, Stream, Tensor } from '../mlx/types.ts';
+
+export interface LayerCache {
+  /** As stored in files, e.g. 'KVCache', 'ArraysCache'. */
+  readonly className: string;
+  readonly kind: 'kv' | 'arrays';
+  /** Append-only by token: any range of it can be stored and restored. Otherwise the state is whole, at one token count. */
+  readonly sliceable: boolean;
+  /** Sequences in this object. */
+  readonly rows: number;
+  /** Tokens seen by each row. */
+  readonly offsets: readonly number[];
+  /** Tokens seen; of the longest row in a batch. */
+  readonly offset: number;
+  /** What must be evaluated for this cache to be up to date. Handles stay the cache's. */
+  tensors(): Tensor[];
+  /** Bytes of memory held. */
+  bytes(): number;
+  /**
+   * Describes the state of tokens [from, to) for storing. Nothing is computed yet: evaluate the result's `tensors()`.
+   *
+   * @throws {TidemarkError} INVALID_ARGUMENT (details.reason 'offset') when this layer has not seen exactly (whole state)
+   *   or at least (sliceable) `to` tokens, or when it holds a batch
+   */
+  capture(from: number, to: number, s: Stream): PendingCapture;
+  /** An independent copy, evaluated. */
+  clone(s: Stream): LayerCache;
+  /** Forgets the last `n` tokens of every row; false (and nothing changes) when this kind cannot. */
+  trim(n: number): boolean;
+  /** One row of a batch as a cache of its own, evaluated. The batch is unchanged. */
+  extractRow(row: number, s: Stream): LayerCache;
+  /**
+   * Fills this (fresh) cache from stored parts, evaluated.
+   *
+   * @param parts slices in order for a sliceable cache, else one whole state
+   * @throws {TidemarkError} FORMAT_INVALID when they do not fit this layer or leave a gap
+   */
+  restore(parts: readonly LayerState[], tokenCount: number): void;
+  release(): void;
+}
+
+/** Where one element of a captured state is read from: a tensor that the capture owns, or bytes read in place. */
+export type CaptureElement = Tensor | TensorBytes | null;
+
+/** A capture between describing and reading: evaluate `tensors()`, then `toLayerState()`, copy, then `release()`. */
+export class PendingCapture {
+  readonly className: string;
+  readonly #stored: LayerState['stored'];
+  readonly #range: LayerState['range'];
+  readonly #meta: LayerState['meta'];
+  readonly #elements: CaptureElement[];
+
+  /** @param elements tensors among them belong to this object from now on */
+  constructor(className: string, stored: LayerState['stored'], range: LayerState['range'], meta: LayerState['meta'], elements: CaptureElement[]) {
+    this.className = className;
+    this.#stored = stored;
+    this.#range = range;
+    this.#meta = meta;
+    this.#elements = elements;
+    for (const element of elements) if (typeof element === 'number') mx.retain(element);
+  }
+
+  /** What stands for this layer in the part of a block that does not hold it. */
+  static placeholder(className: string): PendingCapture {
+    return new PendingCapture(className, 'none', undefined, [], []);
+  }
+
+  /** To be evaluated before `toLayerState`; empty when the bytes are read where they lie. */
+  tensors(): Tensor[] {
+    return this.#elements.filter((element) => typeof element === 'number');
+  }
+
+  /** Bytes that `toLayerState` will offer; known before evaluation. */
+  bytes(): number {
+    return this.#elements.reduce<number>(
+      (sum, element) => sum + (element === null ? 0 : typeof element === 'number' ? mx.nbytes(element) : element.byteLength),
+      0,
+    );
+  }
+
+  /** The state with `copyTo` reading MLX's buffers: valid after evaluation, until `release`. */
+  toLayerState(): LayerState {
+    const elements = this.#elements.map((element) => (typeof element === 'number' ? tensorBytes(element) : element));
+    const state = { className: this.className, stored: this.#stored, meta: this.#meta, elements };
+    return this.#range === undefined ? state : { ...state, range: this.#range };
+  }
+
+  release(): void {
+    for (const t of this.#elements.splice(0)) if (typeof t === 'number') mx.release(t);
+  }
+}
+
+const STORED: Partial<Record<Dtype, StoredDtype>> = {
+  bool: 'BOOL',
+  uint8: 'U8',
+  uint16: 'U16',
+  uint32: 'U32',
+  uint64: 'U64',
+  int8: 'I8',
+  int16: 'I16',
+  int32: 'I32',
+  int64: 'I64',
+  float16: 'F16',
+  bfloat16: 'BF16',
+  float32: 'F32',
+  float64: 'F64',
+  complex64: 'C64',
+};
+
+/** The name safetensors gives an MLX type. */
+export function storedDtype(dtype: Dtype): StoredDtype {
+  return STORED[dtype]!;
+}
+
+function tensorBytes(t: Tensor): TensorBytes {
+  return {
+    dtype: storedDtype(mx.dtypeOf(t)),
+    shape: mx.shapeOf(t),
+    byteLength: mx.nbytes(t),
+    copyTo: (target, from) => mx.readBytes(t, from, target),
+  };
+}
+
+/** A buffer of its own with the same contents: later in-place updates of either never touch the other. */
+export function physicalCopy(t: Tensor, s: Stream): Tensor {
+  const shape = mx.shapeOf(t);
+  const start = shape.map(() => 0);
+  return mx.scope(() => mx.keep(mx.sliceUpdate(mx.zeros(shape, mx.dtypeOf(t), s), t, start, shape, s)));
+}
+
+export function offsetError(className: string, expected: string, received: number): TidemarkError {
+  return new TidemarkError('INVALID_ARGUMENT', `${className}: the layer has seen ${received} tokens, the capture needs ${expected}.`, {
+    details: { reason: 'offset', className, expected, received },
+  });
+}
+
+export function restoreError(className: string, what: string): TidemarkError {
+  return new TidemarkError('FORMAT_INVALID', `A stored ${className} does not fit this model: ${what}.`, { details: { className } });
+}
+
+/** Refuses to store a batch: rows have paddings of their own, stored state has none. */
+export function requireSingleRow(cache: LayerCache): void {
+  if (cache.rows === 1) return;
+  throw new TidemarkError('INVALID_ARGUMENT', `${cache.className}: a batch of ${cache.rows} rows cannot be captured; extract the row first.`, {
+    details: { reason: 'batch', className: cache.className, rows: cache.rows },
+  });
+}

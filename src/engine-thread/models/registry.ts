@@ -1,0 +1,34 @@
+/** Model families by the `model_type` of config.json. A new family is one entry and its file. */
+import { TidemarkError } from '../../shared/errors.ts';
+import { type ModelFolder, openModelFolder } from './config.ts';
+import type { CausalModel, LoadOptions } from './model.ts';
+import { loadQwen35 } from './qwen3-5.ts';
+
+type Load = (folder: ModelFolder, options: LoadOptions) => CausalModel;
+
+const FAMILIES: ReadonlyMap<string, Load> = new Map([
+  ['qwen3_5', loadQwen35],
+  ['qwen3_5_text', loadQwen35],
+]);
+
+export const SUPPORTED_MODEL_TYPES: readonly string[] = [...FAMILIES.keys()];
+
+/**
+ * Loads a model folder. Everything is checked before any tensor is read; when loading fails, nothing stays allocated.
+ *
+ * @throws {TidemarkError} MODEL_NOT_FOUND, MODEL_CONFIG_INVALID, MODEL_TYPE_UNSUPPORTED, MODEL_QUANTIZATION_UNSUPPORTED,
+ *   MODEL_TENSOR_MISSING, MODEL_TENSOR_SHAPE, MODEL_FILE_TRUNCATED, MODEL_FILE_INVALID, MODEL_FILE_UNREADABLE
+ */
+export function loadModel(dir: string, options: LoadOptions): CausalModel {
+  const folder = openModelFolder(dir);
+  const load = FAMILIES.get(folder.modelType);
+  if (load !== undefined) return load(folder, options);
+  const supported = SUPPORTED_MODEL_TYPES.join(', ');
+  throw new TidemarkError(
+    'MODEL_TYPE_UNSUPPORTED',
+    `${folder.configPath}: model_type ${JSON.stringify(folder.modelType)} is not supported. Supported are: ${supported}.`,
+    {
+      details: { path: folder.configPath, modelType: folder.modelType, supported: [...SUPPORTED_MODEL_TYPES] },
+    },
+  );
+}
