@@ -163,7 +163,8 @@ export class StoreFixture {
     const figures = session.ledger.read();
     expect(figures.pending).toBe(0);
     expect(sumOfStates(figures)).toBe(figures.captured);
-    expect(session.pages.inUse).toBe(0);
+    // The writer may just be touching a page ahead of need.
+    await until(() => session.pages.inUse === 0, 'every page free');
     await until(() => this.files(session).filter((name) => name.endsWith('.safetensors')).length === session.registry.live, 'files equal registry');
     expect(this.files(session).filter((name) => name.includes('.tmp'))).toEqual([]);
   }

@@ -42,6 +42,6 @@ export function block(value, size = 64) {
 }
 
 /** The value of a layer that `block` made. */
-export function valueOf(plain) {
+export function fillOf(plain) {
   return plain[0].elements[0].bytes[0];
 }

@@ -10,6 +10,7 @@
  * An item that the writer holds meanwhile is ended by the writer: it sees the mark at one of three points (before the write,
  * before the rename, after it) and removes what it made. The mark is a word of the item, so it goes with the item.
  */
+import { dirname } from 'node:path';
 import { errnoOf, type Files } from '../files.ts';
 import { requestFolder, stagedPath } from '../staging.ts';
 import { DECISION, FLAG, ITEM, KIND, STATE } from './item-table.ts';
@@ -91,7 +92,7 @@ export function sweep(session: Session, files: Files, key: RequestKey | null = n
     });
     if (next === null) return { removed, errors };
     const path = stagedPath(memory.stagingDir, next.key, next.tokenCount);
-    const failure = attempt(() => files.removeFile(path));
+    const failure = attempt(() => removeStaged(files, path));
     if (failure !== null) errors.push(`${failure} ${path}`);
     session.underRegistry('swept', () => {
       // A save of the same boundary may have taken the record over meanwhile; then the file is its business.
@@ -104,6 +105,14 @@ export function sweep(session: Session, files: Files, key: RequestKey | null = n
     const folderFailure = removeFolderIfUnused(session, files, next.key);
     if (folderFailure !== null) errors.push(folderFailure);
   }
+}
+
+/** Removes the file; where a link lies in the folder's place, the link and nothing behind it. */
+function removeStaged(files: Files, path: string): void {
+  const folder = dirname(path);
+  const kind = files.kind(folder);
+  if (kind === 'folder') files.removeFile(path);
+  else if (kind !== 'missing') files.removeFile(folder);
 }
 
 /**
