@@ -5,6 +5,7 @@
 import { parentPort, workerData } from 'node:worker_threads';
 import { BoundarySnapshotStore } from '../../dist/engine-thread/boundary/snapshot-store.js';
 import { Files } from '../../dist/shared/files.js';
+import { requestKey } from '../../dist/shared/session/request-key.js';
 import { attachSession } from '../../dist/shared/session/session.js';
 import { ThreadTable } from '../../dist/shared/sync/thread-table.js';
 import makeHooks from './gate.mjs';
@@ -26,6 +27,22 @@ const operations = {
   take: (id, count, timeoutMs) => store.takeStagedFile(id, count, { timeoutMs }),
   cleanupRequest: (id) => store.cleanupRequest(id),
   cleanupAll: () => store.cleanupAll(),
+  /** Looks at boundaries 1..last of a request until `stop` is set: one that was seen must not go away again. */
+  watch(id, last, stop) {
+    const key = requestKey(id);
+    const seen = new Set();
+    let gaps = 0;
+    let looks = 0;
+    while (Atomics.load(stop, 0) === 0) {
+      for (let count = 1; count <= last; count++) {
+        looks++;
+        const known = session.underPending('watch', () => session.items.findVisible(key, count) >= 0) || store.has(id, count);
+        if (known) seen.add(count);
+        else if (seen.has(count)) gaps++;
+      }
+    }
+    return { gaps, looks };
+  },
   /** Takes a lock and keeps it: for tests of what others do then. */
   holdLock(lock) {
     return session.locks[lock].acquire(1000, 'test');

@@ -5,23 +5,26 @@
  * further threads. `settled` waits until nothing is in flight and checks what must always hold then.
  */
 
-import { dirname, join } from 'node:path';
 import { MessageChannel, type Worker } from 'node:worker_threads';
 import { expect } from 'vitest';
 import { BoundarySnapshotStore, type StoreOptions } from '../../dist/engine-thread/boundary/snapshot-store.js';
 import { Files } from '../../dist/shared/files.js';
+import { loadNativeCore } from '../../dist/shared/native-core.js';
 import { HubControl } from '../../dist/shared/loop-control.js';
 import { createProcessShared, type ProcessShared } from '../../dist/shared/process-shared.js';
 import { sumOfStates } from '../../dist/shared/session/ledger.js';
 import type { SessionLimits } from '../../dist/shared/session/limits.js';
+import { requestKey } from '../../dist/shared/session/request-key.js';
 import { attachSession, createSessionMemory, type Session, type SessionMemory } from '../../dist/shared/session/session.js';
-import { ensureStagingRoot, stagingRootOf } from '../../dist/shared/staging.js';
+import { ensureStagingRoot, openSessionStaging, stagedPath, stagingRootOf } from '../../dist/shared/staging.js';
 import { ThreadTable } from '../../dist/shared/sync/thread-table.js';
 import { dist } from '../helpers/paths.ts';
 import { listTree, tempDir } from '../helpers/temp.ts';
 import { startWorker } from '../helpers/worker.ts';
 // @ts-expect-error plain JavaScript, shared with the threads
 import { Gate } from './gate.mjs';
+
+const core = loadNativeCore()!;
 
 export const QUICK: Partial<SessionLimits> = {
   pendingMaxBytes: 1024 * 1024,
@@ -83,6 +86,7 @@ export class StoreFixture {
   store!: BoundarySnapshotStore;
   writer: Worker | null = null;
   #mailbox = new MessageChannel();
+  readonly #locks: number[] = [];
   readonly #self;
 
   constructor(cacheDir = tempDir('boundary'), shared = createProcessShared()) {
@@ -99,7 +103,10 @@ export class StoreFixture {
   open(limits: Partial<SessionLimits> = {}, options: StoreOptions = {}): { session: Session; store: BoundarySnapshotStore; memory: SessionMemory } {
     const memory = createSessionMemory({ stagingRoot: this.stagingRoot, hub: this.hub, number: this.memories.length + 1, limits: { ...QUICK, ...limits } });
     this.memories.push(memory);
-    new Files().ensureFolder(memory.stagingDir);
+    // As the host does: without its lock the session would be one of the dead.
+    const fd = openSessionStaging(this.stagingRoot, memory.id, new Files(), core);
+    if (typeof fd !== 'number') throw new Error(fd.message);
+    this.#locks.push(fd);
     const post = ({ message }: { message: unknown }) => this.#post(message);
     const session = attachSession(memory, this.#self, { post });
     const store = new BoundarySnapshotStore(session, { cleanupWaits: true, ...options });
@@ -115,6 +122,8 @@ export class StoreFixture {
   async startWriter(life = 1): Promise<void> {
     this.#mailbox = new MessageChannel();
     const events = new MessageChannel();
+    this.events.length = 0;
+    Atomics.store(new Int32Array(this.hub), STOP_WORD, 0);
     const init = {
       shared: this.shared,
       hub: this.hub,
@@ -138,11 +147,17 @@ export class StoreFixture {
   }
 
   /** Another thread over the session. */
-  async actor(kind = 'other', name = kind, options: { memory?: SessionMemory; faults?: boolean } = {}): Promise<Actor> {
-    const workerData = { shared: this.shared, memory: options.memory ?? this.memory, kind, name, gate: options.faults === true ? this.gate.buffer : null };
+  async actor(kind = 'other', name = kind, options: { memory?: SessionMemory; gate?: Gate } = {}): Promise<Actor> {
+    const workerData = { shared: this.shared, memory: options.memory ?? this.memory, kind, name, gate: options.gate?.buffer ?? null };
     const actor = new Actor(startWorker(new URL('./actor.mjs', import.meta.url), { workerData }));
     await actor.ready();
     return actor;
+  }
+
+  /** Settles when the named thread waits for that lock or condition. */
+  async waiting(thread: string, what: string): Promise<void> {
+    const table = new ThreadTable(this.shared.threads);
+    await until(() => table.list().some(({ name, wait }) => name === thread && wait?.name === what), `${thread} waits for ${what}`);
   }
 
   detach(session: Session): void {
@@ -175,12 +190,19 @@ export class StoreFixture {
   }
 
   async stop(kind: 'drain' | 'now' = 'drain'): Promise<void> {
-    const writer = this.writer;
-    if (writer === null) return;
-    const ended = new Promise((resolve) => writer.once('exit', resolve));
-    this.control.writer.requestStop(kind);
-    await ended;
-    this.writer = null;
+    const { writer } = this;
+    if (writer !== null) {
+      const ended = new Promise((resolve) => writer.once('exit', resolve));
+      this.control.writer.requestStop(kind);
+      await ended;
+      this.writer = null;
+    }
+  }
+
+  /** Ends the writer and lets go of the sessions. */
+  async close(): Promise<void> {
+    await this.stop();
+    for (const fd of this.#locks.splice(0)) core.flockRelease(fd);
   }
 
   #attach(memory: SessionMemory): void {
@@ -192,6 +214,9 @@ export class StoreFixture {
     this.control.writer.bell.ring();
   }
 }
+
+/** Where `LoopControl` keeps the writer's stop request: a stopped loop is started again here, which the product never does. */
+const STOP_WORD = 1;
 
 /** A store with a running writer. */
 export async function startStore(limits: Partial<SessionLimits> = {}, options: StoreOptions = {}): Promise<StoreFixture> {
@@ -210,8 +235,7 @@ export async function until(done: () => boolean, what: string, limitMs = 10_000)
   }
 }
 
-export function stagingFolderOf(session: Session, hex: string): string {
-  return join(session.memory.stagingDir, hex);
+/** Where a boundary's staged file lies. */
+export function pathOf(f: StoreFixture, id: string, count: number): string {
+  return stagedPath(f.memory.stagingDir, requestKey(id)!, count);
 }
-
-export { dirname };

@@ -16,13 +16,17 @@ const SHORTEN_TO = 5;
 const COUNT = 6;
 const HELD = 7;
 
+/** Behind the operations' words: how many operations were traced, then their numbers. */
+const TRACE = OPERATIONS.length * WORDS;
+const TRACE_MAX = 4096;
+
 /** A held thread goes on by itself after this long, so that a broken test ends. */
 const HOLD_LIMIT_MS = 15_000;
 
 const at = (operation, word) => OPERATIONS.indexOf(operation) * WORDS + word;
 
 export class Gate {
-  constructor(buffer = new SharedArrayBuffer(OPERATIONS.length * WORDS * 4)) {
+  constructor(buffer = new SharedArrayBuffer((TRACE + 1 + TRACE_MAX) * 4)) {
     this.buffer = buffer;
     this.words = new Int32Array(buffer);
   }
@@ -62,6 +66,12 @@ export class Gate {
     Atomics.store(this.words, at(operation, SHORTEN_TO), bytes);
   }
 
+  /** Operations in the order in which they were done, since the last call. */
+  takeTrace() {
+    const count = Math.min(Atomics.exchange(this.words, TRACE, 0), TRACE_MAX);
+    return Array.from(this.words.slice(TRACE + 1, TRACE + 1 + count), (number) => OPERATIONS[number]);
+  }
+
   /** How often the operation was begun since the gate was made. */
   count(operation) {
     return Atomics.load(this.words, at(operation, COUNT));
@@ -91,7 +101,10 @@ export default function hooks(data) {
       return limit > 0 ? limit : undefined;
     },
     after(operation, path) {
-      if (applies(path) && Atomics.load(words, at(operation, HOLD_AFTER)) === 1) wait(words, operation, HOLD_AFTER);
+      if (!applies(path)) return;
+      const place = Atomics.add(words, TRACE, 1);
+      if (place < TRACE_MAX) words[TRACE + 1 + place] = OPERATIONS.indexOf(operation);
+      if (Atomics.load(words, at(operation, HOLD_AFTER)) === 1) wait(words, operation, HOLD_AFTER);
     },
   };
 }

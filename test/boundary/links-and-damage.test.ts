@@ -47,7 +47,7 @@ describe('symbolic links are refused', () => {
     f.store.save('r', 2048, toLayers(block(1)));
     expect(await f.event('failed', 2048)).toMatchObject({ errno: 'ELOOP' });
     expect(new Files().list(elsewhere)).toEqual([]);
-    await f.stop();
+    await f.close();
   });
 
   it('[A9] a linked request folder is not written, read, taken from or emptied', async () => {
@@ -63,7 +63,7 @@ describe('symbolic links are refused', () => {
     f.store.cleanupAll();
     expect(new Files().list(elsewhere)).toEqual(['1024.safetensors']);
     expect(existsSync(folderOf(f))).toBe(false);
-    await f.stop();
+    await f.close();
   });
 
   it('[A9] a link in the final file’s place is not read or taken, is replaced by the next save, and is removed as a link', async () => {
@@ -79,7 +79,7 @@ describe('symbolic links are refused', () => {
     f.store.cleanupRequest('r');
     expect(existsSync(folderOf(f))).toBe(false);
     expect(readFileSync(target)).toEqual(before);
-    await f.stop();
+    await f.close();
   });
 
   it('[A9] a link under the temporary name fails that boundary and its target keeps its bytes', async () => {
@@ -94,7 +94,7 @@ describe('symbolic links are refused', () => {
     expect(readFileSync(target, 'utf8')).toBe('precious');
     await f.settled();
     expect(f.files()).toEqual([]);
-    await f.stop();
+    await f.close();
   });
 });
 
@@ -111,7 +111,7 @@ describe('damaged files are misses', () => {
     expect(swap('"tm.format":"1"', '"tm.formaT":"1"')).toMatchObject({ ok: false, reason: 'version' });
     expect(swap('"tm.layers":"[', '"tm.layers":"x').ok).toBe(false);
     expect(swap('"tm.part":"state"', '"tm.part":"stale"').ok).toBe(false);
-    await f.stop();
+    await f.close();
   });
 
   it('[A11] one changed payload byte is a miss with reason checksum, and so is any changed header byte a miss', async () => {
@@ -125,7 +125,7 @@ describe('damaged files are misses', () => {
       expect(loaded.ok, `byte ${at}`).toBe(false);
       if (at >= whole.length - 100) expect(loaded).toMatchObject({ reason: 'checksum' });
     }
-    await f.stop();
+    await f.close();
   });
 
   it('[A12] a file cut at any byte, empty, all zeros, or zero-filled behind its header is a miss', async () => {
@@ -147,6 +147,6 @@ describe('damaged files are misses', () => {
     expect(f.store.load('r', 1024).ok).toBe(false);
     writeFileSync(fileOf(f), whole);
     expect(f.store.load('r', 1024).ok).toBe(true);
-    await f.stop();
+    await f.close();
   });
 });

@@ -28,7 +28,7 @@ function hybrid(value: number) {
 }
 
 describe('boundary store: keys, paths, round trip', () => {
-  it('[A1] a pending boundary loads with the layers, order, class names, meta, shapes and types as captured', () => {
+  it('[A1] a pending boundary loads with the layers, order, class names, meta, shapes and types as captured', async () => {
     const f = new StoreFixture();
     const { store } = f.open();
     expect(store.save('r', 1024, toLayers(hybrid(9))).ok).toBe(true);
@@ -36,6 +36,7 @@ describe('boundary store: keys, paths, round trip', () => {
     expect(loaded.ok).toBe(true);
     expect(fromLayers(loaded.layers)).toEqual(hybrid(9));
     expect(fromLayers(loaded.layers)[1].meta).toEqual([1, 2, 3, 'ring', true]);
+    await f.close();
   });
 
   it('[A2] layers cut by token come back as empty placeholders that keep their class name, from memory and from disk', async () => {
@@ -47,7 +48,7 @@ describe('boundary store: keys, paths, round trip', () => {
     expect(layers[2].className).toBe('QuantizedKVCache');
     expect(layers[1].elements).toHaveLength(2);
     expect(layers).toEqual(hybrid(1));
-    await f.stop();
+    await f.close();
   });
 
   it('[A3] boundaries of one request load in any order, each its own state, pending and written', async () => {
@@ -57,7 +58,7 @@ describe('boundary store: keys, paths, round trip', () => {
     for (const count of [3072, 1024, 4096, 2048]) expect(fillOf(fromLayers(f.store.load('r', count).layers))).toBe(count / 1024);
     await f.settled();
     for (const count of [2048, 4096, 1024, 3072]) expect(fillOf(fromLayers(f.store.load('r', count).layers))).toBe(count / 1024);
-    await f.stop();
+    await f.close();
   });
 
   it('[A4] has and load know exactly what was saved; a miss changes no file', async () => {
@@ -69,7 +70,7 @@ describe('boundary store: keys, paths, round trip', () => {
     expect(f.store.load('r', 4096)).toMatchObject({ ok: false, reason: 'absent' });
     expect(f.store.load('other', 2048)).toMatchObject({ ok: false, reason: 'absent' });
     expect(f.files()).toEqual(before);
-    await f.stop();
+    await f.close();
   });
 
   it('[A5] a capture without layers saves nothing and leaves nothing', async () => {
@@ -81,7 +82,7 @@ describe('boundary store: keys, paths, round trip', () => {
     expect(f.files()).toEqual([]);
     expect(f.session.ledger.read()).toMatchObject({ captured: 1, dropped: { empty: 1 } });
     await f.settled();
-    await f.stop();
+    await f.close();
   });
 
   it('[A6] an extraction, or a copy, that throws is a counted drop with its message, and the next save works', async () => {
@@ -100,7 +101,7 @@ describe('boundary store: keys, paths, round trip', () => {
     expect(f.store.save('r', 1024, toLayers(block(3))).ok).toBe(true);
     await f.settled();
     expect(fillOf(fromLayers(f.store.load('r', 1024).layers))).toBe(3);
-    await f.stop();
+    await f.close();
   });
 
   it('[A7] a request id with path characters names a folder of 64 hex digits under the own staging folder, and nothing outside', async () => {
@@ -114,7 +115,7 @@ describe('boundary store: keys, paths, round trip', () => {
     expect(f.files()).toEqual([`${folder}/`, `${folder}/1024.safetensors`]);
     expect(readdirSync(f.cacheDir)).toEqual(['_boundary_snapshots']);
     expect(existsSync(join(f.cacheDir, '..', 'outside'))).toBe(false);
-    await f.stop();
+    await f.close();
   });
 
   it('[A8] a token count that is no positive integer is refused everywhere, and so is an id that is no string; no path is made', async () => {
@@ -131,7 +132,7 @@ describe('boundary store: keys, paths, round trip', () => {
     }
     expect(f.files()).toEqual([]);
     expect(f.session.ledger.read().captured).toBe(0);
-    await f.stop();
+    await f.close();
   });
 
   it('[A13] two sessions of one folder, also with the same request id, leave each other alone', async () => {
@@ -149,7 +150,7 @@ describe('boundary store: keys, paths, round trip', () => {
     expect(f.files()).toEqual([]);
     expect(f.files(other.session)).toEqual(before);
     expect(other.store.load('same', 1024).ok).toBe(true);
-    await f.stop();
+    await f.close();
   });
 
   it('[A15] folders have mode 0700 and files 0600, whatever the mask', async () => {
@@ -164,7 +165,7 @@ describe('boundary store: keys, paths, round trip', () => {
       expect(mode(join(folder, '1024.safetensors'))).toBe(0o600);
       const taken = f.store.takeStagedFile('r', 1024);
       expect(taken.ok && mode(taken.path)).toBe(0o600);
-      await f.stop();
+      await f.close();
     } finally {
       process.umask(mask);
     }
@@ -180,6 +181,6 @@ describe('boundary store: keys, paths, round trip', () => {
     mkdirSync(join(f.memory.stagingDir, 'stray'));
     f.store.cleanupAll();
     expect(f.files()).toEqual([]);
-    await f.stop();
+    await f.close();
   });
 });
