@@ -48,7 +48,11 @@ std::vector<mx::array> arraysOf(Call& c, const std::vector<HandleArg>& handles) 
 void evaluate(Call& c, std::vector<HandleArg> handles) {
   auto arrays = arraysOf(c, handles);
   auto streams = streamsOf(c, handles);
-  guarded(c, handles, streams, [&] { mx::eval(std::move(arrays)); });
+  guarded(c, handles, streams, [&] {
+    mx::eval(arrays);
+    // eval has waited for all of them; this makes each known to be available, so that readers need not ask (and other threads must not).
+    for (auto& a : arrays) a.wait();
+  });
   c.env.table.markScheduled();
   for (auto stream : streams) c.env.table.confirm(stream, c.env.table.epoch());
 }
@@ -85,6 +89,7 @@ const mx::array& requireAvailable(Call& c, Handle handle) {
 
 namespace {
 
+/// What is known already: asking MLX whether work in flight is done could deliver the stream's error here.
 std::string status(Call& c, HandleArg handle) {
   Slot& slot = c.env.table.at(handle.value);
   if (slot.poisoned) return "poisoned";

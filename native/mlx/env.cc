@@ -19,8 +19,15 @@ uint32_t firstGeneration() {
 Env::Env(napi_env js) : js(js), table(firstGeneration()) {}
 
 void Env::rememberStream(mx::Stream stream) {
+  auto in = [&](auto& list) { return std::find(list.begin(), list.end(), stream) != list.end(); };
   usedMlx = true;
-  if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  if (!in(streams) && !in(deadStreams)) streams.push_back(stream);
+}
+
+void Env::forgetStreams() {
+  deadStreams.insert(deadStreams.end(), streams.begin(), streams.end());
+  streams.clear();
+  engineStream.reset();
 }
 
 void Env::countIfForeign(const mx::array& value) {

@@ -37,6 +37,8 @@ struct Env {
   std::deque<Bound> bound;
   /// Streams that exist on this thread. `clear_streams` ends them all.
   std::vector<mx::Stream> streams;
+  /// Streams ended by `clear_streams`; MLX still names one of them as the thread's default.
+  std::vector<mx::Stream> deadStreams;
   std::optional<mx::Stream> engineStream;
   /// Ops bound to a stream that is not the engine's. Stays 0 in a correct engine.
   uint64_t foreignOps = 0;
@@ -45,6 +47,7 @@ struct Env {
   std::vector<HostRegion> hostRegions;
 
   void rememberStream(mx::Stream stream);
+  void forgetStreams();
   /// Counts `value` when the op that makes it is bound to another stream than the engine's.
   void countIfForeign(const mx::array& value);
   /// Waits for all work of this thread and swallows its errors: for the end of the thread only.

@@ -67,9 +67,9 @@ void bindStreams(Binder& b) {
     return streamList(c);
   });
   b.def("clearStreams", [](Call& c) {
+    if (c.env.usedMlx) noticeDefaultStreams(c.env);
     mx::clear_streams();
-    c.env.streams.clear();
-    c.env.engineStream.reset();
+    c.env.forgetStreams();
   });
   b.def("drainThread", [](Call& c) {
     if (c.env.usedMlx) c.env.drain();
