@@ -1,5 +1,6 @@
 // One process owns a cache folder, by an flock. What must not happen: two owners, a lock that outlives its process, or one that is lost because
 // the same file was opened and closed elsewhere in the process.
+import { execFileSync } from 'node:child_process';
 import { closeSync, lstatSync, openSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -90,11 +91,13 @@ test('fullSync and thread names', async () => {
 });
 
 test('exitNow ends the process while a thread sits in native code and exit listeners would wait', async () => {
+  const fifo = join(tempDir('fifo'), 'fifo');
+  execFileSync('mkfifo', [fifo]);
+  // Opening a FIFO that nobody writes blocks in a system call: such a thread can be neither terminated nor waited for.
+  const stuck = `require('node:fs').openSync(${JSON.stringify(fifo)}, 'r')`;
   const script = `const core = require(${JSON.stringify(addon)});
     process.on('exit', () => console.log('must not be printed'));
-    const { Worker } = require('node:worker_threads');
-    const w = new Worker("require('node:fs').readFileSync('/dev/stdin'); ", { eval: true });
-    setTimeout(() => core.exitNow(70), 50);`;
+    new (require('node:worker_threads').Worker)(${JSON.stringify(stuck)}, { eval: true }).on('online', () => setTimeout(() => core.exitNow(70), 50));`;
   const result = await runNode(['-e', script], { timeoutMs: 10_000 });
   expect(result).toMatchObject({ code: 70, stdout: '', timedOut: false });
 });

@@ -11,6 +11,8 @@ const native = mlx();
 const s = mx.openEngineStream('cpu');
 const ones = (): Tensor => mx.full([4], 1, 'float32', s);
 const failing = (a: Tensor): Tensor => native.testFailOnStream!(a, s);
+/** Fails a little later, when the call that scheduled it has returned. */
+const failingLater = (a: Tensor): Tensor => failing(native.testDelay!(a, 40, s));
 
 function failure(fn: () => unknown): { code: string; name: string; message: string } {
   try {
@@ -58,7 +60,7 @@ describe('an error on the stream', () => {
     ['synchronize', () => mx.synchronize(s)],
     ['itemNumber', (t) => void mx.itemNumber(t)],
   ])('of work scheduled before is delivered by %s', (_, ask) => {
-    const broken = failing(mx.full([1], 1, 'float32', s));
+    const broken = failingLater(mx.full([1], 1, 'float32', s));
     // Not named, but of the same step.
     const sibling = mx.full([1], 5, 'float32', s);
     mx.asyncEvaluate([broken, sibling]);
@@ -68,7 +70,7 @@ describe('an error on the stream', () => {
   });
 
   test('that was never asked for is not lost by reading', async () => {
-    const broken = failing(ones());
+    const broken = failingLater(ones());
     mx.asyncEvaluate([broken]);
     // However long it takes: reading either says "not yet" or delivers the error, and never gives bytes.
     const codes = new Set<string>();
@@ -90,7 +92,7 @@ test('an error while scheduling poisons too', () => {
 });
 
 test('a later step in flight does not make an earlier failure good', () => {
-  const broken = failing(ones());
+  const broken = failingLater(ones());
   mx.asyncEvaluate([broken]);
   const next = ones();
   expect(() => mx.evaluate([next])).toThrow();
