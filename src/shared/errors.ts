@@ -11,6 +11,7 @@ export const ERROR_CODES = [
   'PLATFORM_UNSUPPORTED',
   'NOT_MAIN_THREAD',
   'NATIVE_UNAVAILABLE',
+  'VERSION_CONFLICT',
   // model folder
   'MODEL_NOT_FOUND',
   'MODEL_CONFIG_INVALID',
@@ -98,7 +99,11 @@ export const DROP_REASONS = [
   'closed',
   'worker',
   'oversize',
-  'lock', 'empty', 'capture', 'invalid'] as const;
+  'lock',
+  'empty',
+  'capture',
+  'invalid',
+] as const;
 export type DropReason = (typeof DROP_REASONS)[number];
 
 export interface TidemarkErrorOptions {

@@ -28,6 +28,8 @@ export interface LockInfo {
   /** Slot of the owner; null when free. */
   readonly ownerSlot: number | null;
   readonly owner: string | null;
+  /** Names the life of the owner's slot; 0 when free. */
+  readonly ownerToken: number;
   readonly ownerDead: boolean;
   readonly depth: number;
   /** Where the present owner took it, or the last one. */
@@ -117,6 +119,7 @@ function readLock(words: Int32Array, entry: Entry, threads: ThreadTable, waiting
     held: token !== 0,
     ownerSlot: token === 0 ? null : slotOf(token),
     owner: token === 0 ? null : threads.nameOf(token),
+    ownerToken: token,
     ownerDead: token !== 0 && threads.isDead(token),
     depth: token === 0 ? 0 : Math.max(1, words[at + DEPTH]!),
     site: entry.condition ? '' : threads.strings.read(words[at + SITE]!),
