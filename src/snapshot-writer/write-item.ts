@@ -115,9 +115,10 @@ function giveUp(session: Session, ref: ItemRef, files: Files, error: unknown, pa
     }
   }
   const stopped = error instanceof Stopped ? error : null;
-  const settled = settleGone(session, ref, stopped === null ? { failed: errnoOf(error) } : { dropped: stopped.reason });
-  const folderLeft = removeFolderIfUnused(session, files, key);
+  // The folder goes first: whoever sees the end of the item finds nothing of it.
+  const folderLeft = removeFolderIfUnused(session, files, key, ref.generation);
   if (folderLeft !== null) leftovers.push(folderLeft);
+  const settled = settleGone(session, ref, stopped === null ? { failed: errnoOf(error) } : { dropped: stopped.reason });
   if (settled === 'settled before' && stopped !== null) return { as: 'passed' };
   if (stopped !== null) return { as: 'dropped', reason: stopped.reason };
   const message = `boundary ${keyToHex(key).slice(0, 12)}…: ${error instanceof Error ? error.message : String(error)}`;

@@ -86,7 +86,7 @@ describe('symbolic links are refused', () => {
     const f = await startStore();
     const target = join(tempDir('elsewhere'), 'precious');
     writeFileSync(target, 'precious');
-    // The name holds item and generation; the first use of item 0 is generation 1.
+    // The name holds item and generation; the first item is 0, its generation 1.
     mkdirSync(folderOf(f), { mode: 0o700 });
     symlinkSync(target, join(folderOf(f), '.1024-0-1.tmp'));
     f.store.save('r', 1024, toLayers(block(1)));

@@ -117,10 +117,12 @@ function removeStaged(files: Files, path: string): void {
 
 /**
  * The folder of a request goes with its last record. Without `writerBusy` (a taken file) the writer may be about to use it:
- * the removal then fails because it is not empty, or the writer makes it again.
+ * the removal then fails because it is not empty, or the writer makes it again. `ending`: generation of an item that is about
+ * to end without a file, whose record does not count.
  */
-export function removeFolderIfUnused(session: Session, files: Files, key: RequestKey): string | null {
-  const used = session.underRegistry('folder', () => session.registry.recordsOf(key).length > 0);
+export function removeFolderIfUnused(session: Session, files: Files, key: RequestKey, ending = 0): string | null {
+  const { registry } = session;
+  const used = session.underRegistry('folder', () => registry.recordsOf(key).some((index) => registry.get(index, RECORD.generation) !== ending));
   if (used) return null;
   const folder = requestFolder(session.memory.stagingDir, key);
   const failure = attempt(() => files.removeFolderIfEmpty(folder));

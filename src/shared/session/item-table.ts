@@ -63,12 +63,15 @@ export const ITEM = {
 } as const;
 const RECORD = 40;
 
+/** Before the records: the last generation given out. One count for all items, so that a generation alone names one use. */
+const HEADER = 16;
+
 export class ItemTable {
   readonly words: Int32Array;
   readonly count: number;
 
   static wordsFor(count: number): number {
-    return count * RECORD;
+    return HEADER + count * RECORD;
   }
 
   constructor(words: Int32Array, count: number) {
@@ -77,23 +80,23 @@ export class ItemTable {
   }
 
   get(item: number, field: number): number {
-    return Atomics.load(this.words, item * RECORD + field);
+    return Atomics.load(this.words, at(item) + field);
   }
 
   set(item: number, field: number, value: number): void {
-    Atomics.store(this.words, item * RECORD + field, value);
+    Atomics.store(this.words, at(item) + field, value);
   }
 
   /** Byte counts: exact up to 2^53. */
   getBytes(item: number, field: number): number {
-    const at = item * RECORD + field;
-    return (this.words[at]! >>> 0) + this.words[at + 1]! * 2 ** 32;
+    const offset = at(item) + field;
+    return (this.words[offset]! >>> 0) + this.words[offset + 1]! * 2 ** 32;
   }
 
   setBytes(item: number, field: number, value: number): void {
-    const at = item * RECORD + field;
-    this.words[at] = (value % 2 ** 32) | 0;
-    this.words[at + 1] = Math.floor(value / 2 ** 32);
+    const offset = at(item) + field;
+    this.words[offset] = (value % 2 ** 32) | 0;
+    this.words[offset + 1] = Math.floor(value / 2 ** 32);
   }
 
   has(item: number, flag: number): boolean {
@@ -110,7 +113,7 @@ export class ItemTable {
 
   /** Moves DECISION away from `waiting`; false when somebody else did. No lock. */
   decide(item: number, decision: number): boolean {
-    return Atomics.compareExchange(this.words, item * RECORD + ITEM.decision, DECISION.waiting, decision) === DECISION.waiting;
+    return Atomics.compareExchange(this.words, at(item) + ITEM.decision, DECISION.waiting, decision) === DECISION.waiting;
   }
 
   /** Whether `item` is still the one of that generation. */
@@ -123,38 +126,39 @@ export class ItemTable {
   }
 
   setKey(item: number, key: RequestKey): void {
-    this.words.set(key, item * RECORD + ITEM.key);
+    this.words.set(key, at(item) + ITEM.key);
   }
 
   keyOf(item: number): RequestKey {
-    const at = item * RECORD + ITEM.key;
-    return this.words.slice(at, at + KEY_WORDS);
+    const offset = at(item) + ITEM.key;
+    return this.words.slice(offset, offset + KEY_WORDS);
   }
 
   hasKey(item: number, key: RequestKey): boolean {
-    return keyIsAt(this.words, item * RECORD + ITEM.key, key);
+    return keyIsAt(this.words, at(item) + ITEM.key, key);
   }
 
   setBlock(item: number, hash: Int32Array): void {
-    this.words.set(hash, item * RECORD + ITEM.block);
+    this.words.set(hash, at(item) + ITEM.block);
   }
 
   blockOf(item: number): Int32Array {
-    const at = item * RECORD + ITEM.block;
-    return this.words.slice(at, at + KEY_WORDS);
+    const offset = at(item) + ITEM.block;
+    return this.words.slice(offset, offset + KEY_WORDS);
   }
 
   /** A free item in [from, to) as `filling` under a new generation with empty fields, or -1. */
   claim(from: number, to: number, kind: number): number {
     for (let item = from; item < to; item++) {
       if (this.get(item, ITEM.state) !== STATE.free) continue;
-      const at = item * RECORD;
       // 30 bits: never 0, so that an empty cancel mark matches no item.
-      const generation = (this.words[at + ITEM.generation]! % 0x3fffffff) + 1;
-      this.words.fill(0, at, at + RECORD);
-      this.words[at + ITEM.firstPage] = -1;
-      this.words[at + ITEM.kind] = kind;
-      this.words[at + ITEM.generation] = generation;
+      const generation = (this.words[0]! % 0x3fffffff) + 1;
+      this.words[0] = generation;
+      const record = at(item);
+      this.words.fill(0, record, record + RECORD);
+      this.words[record + ITEM.firstPage] = -1;
+      this.words[record + ITEM.kind] = kind;
+      this.words[record + ITEM.generation] = generation;
       this.set(item, ITEM.state, STATE.filling);
       return item;
     }
@@ -168,4 +172,8 @@ export class ItemTable {
     }
     return -1;
   }
+}
+
+function at(item: number): number {
+  return HEADER + item * RECORD;
 }
