@@ -2,7 +2,7 @@
  * A cache folder, a session and a drain loop in one thread: each `drain()` runs the real loop until it has nothing left.
  * Threads are tested elsewhere; here the order of things is.
  */
-import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { MessageChannel } from 'node:worker_threads';
@@ -10,6 +10,7 @@ import { afterEach } from 'vitest';
 import { type BlockUnit, publishBlock } from '../../src/engine-thread/boundary/publish.ts';
 import { RestoreClient, type RestoreEvent, type RestoreOptions, type RestoreTicket } from '../../src/engine-thread/boundary/restore.ts';
 import { buildImage, type ImageSpec } from '../../src/shared/blocks/image.ts';
+import { BlockPaths } from '../../src/shared/blocks/paths.ts';
 import type { StoreEvent } from '../../src/shared/events.ts';
 import { type FileHooks, Files } from '../../src/shared/files.ts';
 import type { LayerState } from '../../src/shared/layer-state.ts';
@@ -28,7 +29,9 @@ import { chainSpecs, EXTRA_KEYS, FINGERPRINT, plain, tokensOf } from './fixtures
 
 export const BLOCK = 16;
 
-export interface HarnessOptions extends Partial<Pick<BlockStoreOptions, 'maxBytes' | 'freeBytes' | 'otherBytes' | 'probeTtlMs'>> {
+export interface HarnessOptions extends Partial<Pick<BlockStoreOptions, 'maxBytes' | 'otherBytes' | 'probeTtlMs'>> {
+  /** null: what the disk says. */
+  freeBytes?: (() => number) | null;
   dir?: string;
   mode?: StoreMode;
   hooks?: FileHooks;
@@ -129,6 +132,19 @@ export class Harness {
     this.stage(requestId, block.kv.end, block.state);
     const outcome = publishBlock(this.session, this.unitOf(block.kv, requestId, true));
     if (outcome !== 'queued') throw new Error(`unit refused: ${outcome}`);
+  }
+
+  /** A block of a model without fixed state. */
+  submitKvOnly(kv: ImageSpec): void {
+    publishBlock(this.session, this.unitOf({ ...kv, layers: kv.layers.filter((layer) => layer.stored !== 'none') }, 'r', false));
+  }
+
+  /** Changes one payload byte of a stored file. */
+  damage(hash: string, part: 'kv' | 'state'): void {
+    const path = new BlockPaths(this.dir).block(hash, part);
+    const bytes = readFileSync(path);
+    bytes[bytes.length - 1]! ^= 1;
+    writeFileSync(path, bytes);
   }
 
   /** Submits every block of a prompt, states staged; returns its parts. */

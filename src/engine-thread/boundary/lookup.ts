@@ -27,7 +27,10 @@ export class IndexReader {
   #index: IndexDb | null = null;
   #inode = 0n;
 
-  /** `usable`: whether the store worker keeps the index on disk (`RestoreClient.indexUsable`). */
+  /**
+   * `usable`: whether the index says all there is: the store worker keeps it on disk (`RestoreClient.indexUsable`), and no
+   * unit of this engine is on its way into it (`unitsInFlight`), because a restore would wait for that one.
+   */
   constructor(cacheDir: string, usable: () => boolean) {
     this.#path = new BlockPaths(cacheDir).index;
     this.#usable = usable;
@@ -46,6 +49,19 @@ export class IndexReader {
     } catch (error) {
       this.close();
       return { known: false, detail: error instanceof Error ? error.message : String(error) };
+    }
+  }
+
+  /** Whether the index has this block, with its state if that is asked for; false when it is not known. */
+  has(hash: string, withState: boolean): boolean {
+    if (!this.#usable()) return false;
+    try {
+      const row = this.#open().get(hash);
+      return row !== null && (!withState || row.stateBytes > 0);
+    } catch {
+      // The same as not stored: the block is handed over again and the store worker skips what it has.
+      this.close();
+      return false;
     }
   }
 

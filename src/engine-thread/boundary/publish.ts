@@ -6,6 +6,7 @@ import { layoutImage } from '../../shared/blocks/image.ts';
 import type { DropReason } from '../../shared/errors.ts';
 import type { LayerState } from '../../shared/layer-state.ts';
 import { type Reservation, requestKey, type Session, submitUnit } from '../../shared/session/index.ts';
+import { ITEM, STATE } from '../../shared/session/item-table.ts';
 
 export interface BlockUnit {
   readonly requestNo: number;
@@ -46,6 +47,14 @@ function layoutOf(unit: BlockUnit): ReturnType<typeof layoutImage> {
     fingerprint: unit.fingerprint,
     layers: unit.kv,
   });
+}
+
+/** Units of this session that are queued or being stored. No lock; a moment's figure. */
+export function unitsInFlight(session: Session): number {
+  const { items, layout } = session;
+  let count = 0;
+  for (let item = layout.firstUnit; item < layout.itemCount; item += 1) if (items.get(item, ITEM.state) !== STATE.free) count += 1;
+  return count;
 }
 
 /**
