@@ -32,6 +32,9 @@ export interface StoreHubOptions {
   tuning?: Partial<KeeperTuning>;
 }
 
+/** Events kept for the first listener. */
+const UNHEARD_MAX = 100;
+
 /** `hub` is null when the folder cannot be used at all; `degraded` says what does not work, once per opening. */
 export interface HubOpening {
   readonly hub: StoreHub | null;
@@ -42,6 +45,8 @@ export interface StoreHubEvents {
   store: [event: StoreEvent];
   /** A session was closed because a thread died with one of its locks: make a new one. */
   lost: [session: LostSession];
+  /** Node's own: a listener is about to be added. */
+  newListener: [name: string | symbol];
 }
 
 /**
@@ -58,7 +63,7 @@ export async function openStoreHub(registry: ProcessRegistry, options: StoreHubO
     const hub = await entry.hub;
     if (hub.closing === null) {
       entry.references++;
-      return { hub, degraded: hub.degraded };
+      return { hub, degraded: hub.degraded ?? hub.problem };
     }
     await hub.closing;
     // Stuck threads keep the entry's lock; the folder is then opened beside it, for reading.
@@ -86,7 +91,10 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
   readonly #lock: FolderLock;
   readonly #keeper: KeeperLink;
   readonly #sessions: HubSessions;
-  readonly #problems = new Set<string>();
+  /** Degradations that have not been taken back. */
+  readonly #problems = new Map<string, Degradation>();
+  /** Events of the time before anybody listened. */
+  #unheard: StoreEvent[] = [];
   #nextSession = 1;
   #deaths = 0;
   #report: KeeperReport | null = null;
@@ -115,7 +123,20 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
       onMessage: (message) => this.#told(message),
       onEnd: (error, threadId) => this.#keeperEnded(error, threadId),
     });
+    this.on('newListener', (name) => {
+      // The listener is added after this call.
+      if (name === 'store') process.nextTick(() => this.#tellUnheard());
+    });
     registry.running.add(this);
+  }
+
+  #tellUnheard(): void {
+    for (const event of this.#unheard.splice(0)) this.emit('store', event);
+  }
+
+  /** One degradation that still holds, for those who open the hub later. */
+  get problem(): Degradation | null {
+    return this.#problems.values().next().value ?? null;
   }
 
   /** A number for a new session of this hub. */
@@ -234,9 +255,9 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
   }
 
   #event(event: StoreEvent): void {
-    if (event.type === 'degraded') this.#problems.add(event.code);
+    if (event.type === 'degraded') this.#problems.set(event.code, event);
     if (event.type === 'recovered') this.#problems.delete(event.code);
-    this.emit('store', event);
+    if (!this.emit('store', event) && this.#unheard.length < UNHEARD_MAX) this.#unheard.push(event);
   }
 
   /** The keeper died, and both loops with it: a new one is made and given the sessions that have lost no lock. */

@@ -1,5 +1,8 @@
+export type { Diagnosis } from '../../host/api.ts';
 export { now } from './clock.ts';
 export { Condition } from './condition.ts';
+export type { DiagnoseOptions, LockSource } from './diagnose.ts';
+export { diagnose } from './diagnose.ts';
 export { Lock } from './lock.ts';
 export type { LockInfo, TableSpec } from './lock-table.ts';
 export { LockTable } from './lock-table.ts';

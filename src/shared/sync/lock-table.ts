@@ -98,6 +98,11 @@ export class LockTable {
     return entry;
   }
 
+  /** `readAll` by the name that `diagnose()` asks for. */
+  readLocks(threads: ThreadTable): LockInfo[] {
+    return this.readAll(threads);
+  }
+
   /** What every lock and condition is at this moment. Takes no lock. */
   readAll(threads: ThreadTable): LockInfo[] {
     const waiting = new Map<number, number>();

@@ -58,6 +58,8 @@ const DEPENDS_ON = 15; // slot + 1 of the thread that the current activity waits
 const THREAD_ID = 16;
 const OS_THREAD_ID = 17;
 const DIED_AT = 18;
+const ACTIVITY_COUNT = 19;
+const WAIT_COUNT = 20;
 const DETAIL = 24;
 const DETAIL_MAX = (SLOT_WORDS - DETAIL) * 4;
 
@@ -97,6 +99,9 @@ export interface ThreadInfo {
   readonly dependsOn: number | null;
   readonly threadId: number;
   readonly osThreadId: number;
+  /** Change with each activity and each wait: two reads with equal stamps saw the same one. */
+  readonly activityStamp: number;
+  readonly waitStamp: number;
 }
 
 export interface EnterOptions {
@@ -294,6 +299,8 @@ export class ThreadTable {
       dependsOn: words[at + DEPENDS_ON]! === 0 ? null : words[at + DEPENDS_ON]! - 1,
       threadId: words[at + THREAD_ID]!,
       osThreadId: words[at + OS_THREAD_ID]!,
+      activityStamp: words[at + ACTIVITY_COUNT]!,
+      waitStamp: words[at + WAIT_COUNT]!,
     };
   }
 
@@ -360,6 +367,7 @@ class Handle implements ThreadHandle {
     }
     words[at + DEPENDS_ON] = dependsOn === undefined ? 0 : dependsOn + 1;
     words[at + NORMAL_MS] = Number.isFinite(normalForMs) ? Math.min(normalForMs, 0x7fffffff) | 0 : -1;
+    words[at + ACTIVITY_COUNT]!++;
     Atomics.store(words, at + ACTIVITY_SINCE, ms);
     Atomics.store(words, at + ACTIVITY, ACTIVITIES.indexOf(kind));
     Atomics.store(words, at + HEARTBEAT, ms);
@@ -379,6 +387,7 @@ class Handle implements ThreadHandle {
     words[at + WAIT_ID] = id;
     words[at + WAIT_NAME] = name;
     words[at + WAIT_SITE] = site;
+    words[at + WAIT_COUNT]!++;
     words[at + WAIT_SINCE] = this.table.ms();
     Atomics.store(words, at + WAIT_KIND, kind === 'lock' ? 1 : 2);
     this.log('waits', name, site);
