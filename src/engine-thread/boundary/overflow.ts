@@ -76,12 +76,12 @@ function collect(session: Session, ref: ItemRef): SaveResult {
   return session.settlePending('save.collect', () => {
     const result = items.get(ref.item, ITEM.result);
     const errno = session.self.table.strings.read(items.get(ref.item, ITEM.errno));
-    const decision = items.get(ref.item, ITEM.decision);
+    const cancelled = items.isCancelled(ref.item);
     if (items.get(ref.item, ITEM.state) === STATE.spent) space.free(ref.item);
     else items.clear(ref.item, FLAG.awaited);
     if (result === RESULT.written) return { ok: true, how: 'written' };
     if (result === RESULT.failed) return { ok: false, reason: 'failed', detail: errno };
-    if (decision === DECISION.cancelled) return { ok: false, reason: 'cancelled', detail: 'the request was cleaned up' };
+    if (cancelled) return { ok: false, reason: 'cancelled', detail: 'the request was cleaned up' };
     return { ok: false, reason: 'backpressure', detail: `not written within ${session.limits.inlineWriteLimitMs} ms` };
   });
 }

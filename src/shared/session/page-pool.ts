@@ -46,6 +46,11 @@ export class PagePool {
     return this.#words[CAPACITY]! - this.#words[IN_USE]!;
   }
 
+  /** Free pages that have memory behind them. */
+  get touchedFree(): number {
+    return Atomics.load(this.#words, FREE_COUNT);
+  }
+
   get inUse(): number {
     return Atomics.load(this.#words, IN_USE);
   }
