@@ -110,8 +110,7 @@ export function deltaChunks(
   const states: Tensor[] = [];
   const written: Tensor[] = [];
   for (let n = 0; n < count; n++) {
-    const at = (t: Tensor, rows: number, width: number) =>
-      mx.squeeze(mx.slice(t, [0, 0, 0, n, 0, 0], [batch, keyHeads, repeat, n + 1, rows, width], s), 3, s);
+    const at = (t: Tensor, rows: number, width: number) => mx.squeeze(mx.slice(t, [0, 0, 0, n, 0, 0], [batch, keyHeads, repeat, n + 1, rows, width], s), 3, s);
     const write = mx.addmm(at(wanted, chunk, valueDim), at(recalled, chunk, keyDim), current, -1, 1, s);
     states.push(current);
     written.push(write);
