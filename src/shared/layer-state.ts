@@ -38,6 +38,11 @@ export interface TensorBytes {
 /** A place in a layer's state: a tensor, a plain number, nothing, or (composite caches) a nested list. */
 export type StateElement = TensorBytes | number | null | readonly StateElement[];
 
+/** Tells a tensor from the other kinds of element. */
+export function isTensorBytes(element: StateElement): element is TensorBytes {
+  return typeof element === 'object' && element !== null && 'copyTo' in element;
+}
+
 export interface LayerState {
   /** The cache's class as it was at capture, e.g. 'KVCache', 'ArraysCache', 'RotatingKVCache', 'CacheList'. */
   readonly className: string;
