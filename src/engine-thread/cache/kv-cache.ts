@@ -187,7 +187,9 @@ export class KvCache implements LayerCache {
 
   /** Frees the old handle at once: with no other reference left, the write happens in place. */
   #write(element: 0 | 1, old: Tensor, update: Tensor, from: number, to: number, s: Stream): Tensor {
-    const next = mx.retain(mx.sliceUpdate(old, update, [0, 0, from, 0], [this.rows, this.shape.heads, to, this.#dim(element)], s));
+    // An update that covers the whole buffer becomes the buffer, strides and all; rows must lie head by head.
+    const rows = from === 0 && to === this.#capacity ? mx.contiguous(update, s) : update;
+    const next = mx.retain(mx.sliceUpdate(old, rows, [0, 0, from, 0], [this.rows, this.shape.heads, to, this.#dim(element)], s));
     mx.release(old);
     return next;
   }

@@ -1,0 +1,158 @@
+/**
+ * The engine: one model on one stream, its sequences, and the loop that gives each its turn.
+ *
+ * Engine thread only. The loop turns the event loop by a macrotask after each round, so that submissions, nudges and
+ * the worker's own messages arrive; what must be seen at once (aborts, readers' progress) lies in shared words.
+ * Idle, it sleeps on a promise: no timer runs and nothing keeps the process alive.
+ */
+import type { MessagePort } from 'node:worker_threads';
+import { EngineCounters } from '../shared/engine-counters.ts';
+import type { Delivery, EngineInit, LoadedModel, WireRequest } from '../shared/engine-protocol.ts';
+import { TidemarkError } from '../shared/errors.ts';
+import { bufferAccessLock } from '../shared/process-shared.ts';
+import { RequestTable } from '../shared/request-table.ts';
+import type { ThreadHandle } from '../shared/sync/thread-table.ts';
+import { CacheClears } from './cache-clears.ts';
+import { prepareDevice } from './device.ts';
+import type { EngineContext } from './engine-context.ts';
+import { EngineModel } from './engine-model.ts';
+import { EngineStoreClient } from './engine-store-client.ts';
+import { activeBytes, cacheBytes, peakBytes } from './mlx/memory.ts';
+import { clearThreadStreams, syncAndClearCache } from './mlx/metal-sync.ts';
+import { foreignStreamOps } from './mlx/streams.ts';
+import { buildSequence } from './request-builder.ts';
+import { Scheduler } from './scheduler.ts';
+
+const macrotask = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+
+export class EngineCore {
+  readonly #init: EngineInit;
+  readonly #self: ThreadHandle;
+  readonly #port: MessagePort;
+  readonly #scheduler: Scheduler;
+  readonly #counters: EngineCounters;
+  #context: EngineContext | null = null;
+  #model: EngineModel | null = null;
+  #store: EngineStoreClient | null = null;
+  #wake: (() => void) | null = null;
+  #running = false;
+  #stopped = false;
+  #lost: TidemarkError | null = null;
+
+  constructor(init: EngineInit, self: ThreadHandle) {
+    this.#init = init;
+    this.#self = self;
+    this.#port = init.delivery;
+    this.#scheduler = new Scheduler(init.options.maxNumSeqs);
+    this.#counters = new EngineCounters(init.counters);
+    this.#port.on('message', () => this.#wake?.());
+  }
+
+  load(): LoadedModel {
+    const { options } = this.#init;
+    this.#self.activity('load', options.model, 600_000);
+    const { stream, device } = prepareDevice(options);
+    const bufferAccess = bufferAccessLock(this.#init.shared, this.#self);
+    const model = EngineModel.load(
+      options,
+      stream,
+      device,
+      (progress) => this.#deliver({ kind: 'load', progress }),
+      (message) => this.#deliver({ kind: 'warning', code: 'MODEL', message }),
+    );
+    this.#model = model;
+    this.#store = this.#init.store === null ? null : new EngineStoreClient(this.#init.store, this.#self, model);
+    const clears = new CacheClears(() => {
+      const cleared = syncAndClearCache(stream, bufferAccess);
+      this.#counters.add(cleared ? 'clears' : 'clearsSkipped');
+    });
+    this.#context = {
+      options,
+      stream,
+      model,
+      requests: new RequestTable(this.#init.requests),
+      counters: this.#counters,
+      clears,
+      forward: (tokens, caches, logits) => {
+        this.#self.activity('stream', `forward ${tokens.length}`, 2_000 + tokens.length * 50);
+        return model.forward(tokens, caches, logits);
+      },
+      alone: () => this.#scheduler.size <= 1,
+      deliver: (message) => this.#deliver(message),
+      onStepError: (error) => this.#onStepError(error),
+    };
+    this.#self.idle();
+    return model.describe();
+  }
+
+  /** Queues the request; resolves with its prompt length. What is wrong with it throws here, before any computation. */
+  submit(request: WireRequest): { promptTokens: number } {
+    if (this.#lost !== null) throw this.#lost;
+    const context = this.#context;
+    if (context === null || this.#stopped) throw new TidemarkError('ENGINE_CLOSED', 'The engine is not running. Create a new one.');
+    const sequence = buildSequence(context, this.#store, request);
+    this.#scheduler.add(sequence);
+    if (!this.#running) void this.#loop();
+    else this.#wake?.();
+    return { promptTokens: sequence.promptLength };
+  }
+
+  countTokens(input: WireRequest['input']): number {
+    if (this.#model === null) throw new TidemarkError('ENGINE_CLOSED', 'The engine is not running. Create a new one.');
+    return this.#model.encode(input).length;
+  }
+
+  /** Running requests end as aborted, then the streams are drained and everything of the device is let go. */
+  shutdown(): void {
+    if (this.#stopped) return;
+    this.#stopped = true;
+    this.#scheduler.cancelAll();
+    this.#store?.close();
+    this.#model?.release();
+    clearThreadStreams();
+    this.#wake?.();
+    this.#port.close();
+  }
+
+  async #loop(): Promise<void> {
+    this.#running = true;
+    while (!this.#stopped) {
+      this.#self.beat();
+      const result = this.#scheduler.round();
+      this.#publishFigures();
+      if (this.#lost !== null) break;
+      if (result === 'idle') break;
+      if (result === 'waiting' && !this.#scheduler.restoring) await this.#nap();
+      else await macrotask();
+    }
+    this.#self.idle();
+    this.#running = false;
+  }
+
+  /** Every sequence waits for its reader: sleep until a nudge says that one of them read on, aborted or a request came. */
+  async #nap(): Promise<void> {
+    this.#self.idle();
+    await new Promise<void>((resolve) => {
+      this.#wake = resolve;
+    });
+    this.#wake = null;
+  }
+
+  #publishFigures(): void {
+    this.#counters.set('activeBytes', activeBytes());
+    this.#counters.set('peakBytes', peakBytes());
+    this.#counters.set('cacheBytes', cacheBytes());
+    this.#counters.set('foreignStreamOps', foreignStreamOps());
+  }
+
+  #onStepError(error: unknown): void {
+    if (error instanceof TidemarkError && error.code === 'DEVICE_LOST') {
+      this.#lost = error;
+      this.#scheduler.cancelAll();
+    }
+  }
+
+  #deliver(message: Delivery): void {
+    this.#port.postMessage(message);
+  }
+}

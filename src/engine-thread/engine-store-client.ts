@@ -1,0 +1,164 @@
+/**
+ * The engine thread's side of the cache: what a request gets from it (a restore attempt) and gives to it (a recorder),
+ * over this engine's session memory.
+ *
+ * Engine thread only. Nothing here waits for the disk; the only waits are those of the session (room for bytes, the
+ * restore region), each with its limit.
+ */
+
+import { ChainHasher, type ChainIdentity } from '../shared/blocks/identity.ts';
+import type { EngineStoreInit, WireRequest } from '../shared/engine-protocol.ts';
+import type { DropReason } from '../shared/errors.ts';
+import { HubControl } from '../shared/loop-control.ts';
+import { attachSession, type Session } from '../shared/session/index.ts';
+import type { ThreadHandle } from '../shared/sync/thread-table.ts';
+import { IndexReader } from './boundary/lookup.ts';
+import { type BlockUnit, publishBlock, unitBytes } from './boundary/publish.ts';
+import { type BlockSink, BoundaryRecorder, type CapturedBlock } from './boundary/recorder.ts';
+import { RestoreClient } from './boundary/restore.ts';
+import { RestoreAttempt } from './boundary/restore-attempt.ts';
+import { RestoreBuilder } from './boundary/restore-builder.ts';
+import { BoundarySnapshotStore } from './boundary/snapshot-store.ts';
+import type { EngineModel } from './engine-model.ts';
+import { mlxVersion } from './mlx/memory.ts';
+
+const NO_DEADLINE_KNOWN_MS = 10_000;
+/** Prefill speed assumed before this engine has measured its own; low, so that 'auto' does not give up too early. */
+const ASSUMED_TOKENS_PER_MS = 0.2;
+
+export class EngineStoreClient {
+  readonly mayWrite: boolean;
+  readonly #init: EngineStoreInit;
+  readonly #session: Session;
+  readonly #snapshots: BoundarySnapshotStore;
+  readonly #restores: RestoreClient;
+  readonly #reader: IndexReader;
+  readonly #model: EngineModel;
+  readonly #identity: ChainIdentity;
+  readonly #hasher: ChainHasher;
+  readonly #sink: BlockSink;
+
+  constructor(init: EngineStoreInit, self: ThreadHandle, model: EngineModel) {
+    this.#init = init;
+    this.mayWrite = init.mode === 'writer';
+    this.#model = model;
+    const loops = new HubControl(init.memory.hub);
+    this.#session = attachSession(init.memory, self, { post: (mail) => init.hubPort.postMessage(mail) });
+    this.#snapshots = new BoundarySnapshotStore(this.#session);
+    this.#restores = new RestoreClient(init.memory.restore, this.#session.storeBell, { workerIsAlive: () => loops.store.state !== 'returned' });
+    this.#reader = new IndexReader(init.cacheDir, () => this.#restores.indexUsable);
+    this.#identity = {
+      fingerprint: model.fingerprint,
+      // The numerics class: what changes the bits of a forward pass. The salt keeps tenants apart.
+      extraKeys: [`device:${model.device}`, `mlx:${mlxVersion()}`, `compute:${model.compute}`, ...(init.salt === '' ? [] : [`salt:${init.salt}`])],
+    };
+    this.#hasher = new ChainHasher(this.#identity);
+    this.#sink = {
+      put: (block) => this.#put(block),
+      has: (hash, withState) => this.#reader.has(hash, withState),
+      dropped: (reason) => this.#count(reason),
+      requestEnded: (requestId) => {
+        this.#snapshots.cleanupRequest(requestId);
+      },
+    };
+  }
+
+  recorder(request: WireRequest): BoundaryRecorder {
+    return new BoundaryRecorder({
+      sink: this.#sink,
+      hasher: this.#hasher,
+      stream: this.#model.stream,
+      blockSize: this.#init.blockSize,
+      persist: request.persist === 'finish' ? 'finish' : 'boundary',
+      requestId: stagingId(request),
+      requestNo: request.requestNo,
+      hasFixedState: this.#model.hasFixedState,
+    });
+  }
+
+  /** Everything but the prompt's last token may come from the cache: its logits are needed. */
+  restore(request: WireRequest, promptTokens: Int32Array): RestoreAttempt | null {
+    const maxTokens = Math.min(promptTokens.length - 1, request.probe?.restoreLimit ?? Number.MAX_SAFE_INTEGER);
+    if (maxTokens < 1) return null;
+    const wanted = {
+      ...this.#identity,
+      tokens: Uint32Array.from(promptTokens),
+      maxTokens,
+      blockSize: this.#init.blockSize,
+      needs: { kv: this.#model.hasSliceableState, state: this.#model.hasFixedState },
+    };
+    const deadlineMs = this.#deadline(maxTokens);
+    return new RestoreAttempt({
+      lookup: () => {
+        const found = this.#reader.longestChain(wanted);
+        if (!found.known) return null;
+        return found.tokenCount > 0 ? { tokenCount: found.tokenCount } : { reason: found.reason ?? 'absent', detail: found.detail };
+      },
+      start: () => this.#restores.begin({ ...wanted, deadlineMs }),
+      builder: () => new RestoreBuilder(this.#model),
+      deadlineMs,
+    });
+  }
+
+  /** From now on the session refuses; what was accepted is still written by the others. */
+  close(): void {
+    this.#snapshots.close();
+    this.#reader.close();
+    this.#init.hubPort.close();
+  }
+
+  #put(block: CapturedBlock): 'accepted' | DropReason {
+    const { requestId, requestNo, end, hash, parent, tokens, mayWait } = block;
+    const { fingerprint } = this.#identity;
+    const unit: BlockUnit = {
+      requestId,
+      requestNo,
+      tokenCount: end,
+      hash,
+      parent,
+      tokens,
+      blockSize: this.#init.blockSize,
+      fingerprint,
+      kv: block.kv,
+      hasState: block.state !== null,
+    };
+    const bytes = unitBytes(unit);
+    // Room for the rows first: a state without them would be written for nothing.
+    const reservation = mayWait ? this.#session.pending.reserve(bytes) : this.#session.pending.tryReserve(bytes);
+    if (reservation === null) {
+      this.#count('backpressure');
+      return 'backpressure';
+    }
+    try {
+      if (block.state !== null) {
+        const saved = this.#snapshots.save(requestId, end, block.state, {
+          blockSize: this.#init.blockSize,
+          block: { hash, parent, tokens, fingerprint },
+          requestNo,
+          mayWait,
+        });
+        if (!saved.ok) return saved.reason === 'failed' ? 'backpressure' : saved.reason;
+      }
+      const queued = publishBlock(this.#session, unit, reservation);
+      return queued === 'queued' ? 'accepted' : queued;
+    } finally {
+      reservation.release();
+    }
+  }
+
+  #count(reason: DropReason): void {
+    this.#session.ledger.capture();
+    this.#session.ledger.move('pending', `dropped:${reason}`);
+  }
+
+  #deadline(tokens: number): number {
+    const { restoreDeadlineMs } = this.#init;
+    if (restoreDeadlineMs !== 'auto') return restoreDeadlineMs ?? NO_DEADLINE_KNOWN_MS;
+    return Math.max(1_000, (2 * tokens) / ASSUMED_TOKENS_PER_MS);
+  }
+}
+
+/** Two requests of one session may carry the same id (an app's choice): staging must not mix them. */
+function stagingId(request: WireRequest): string {
+  return `${request.requestNo}:${request.requestId}`;
+}

@@ -1,0 +1,307 @@
+/**
+ * One request on the engine thread: queued → restoring → prefill → decode → finished.
+ *
+ * Runs on the engine thread only. `step()` does one bounded piece of work (one forward pass at most) and returns, so
+ * that aborts, other sequences and the event loop get their turn between pieces. What a sequence owns (live caches,
+ * restore ticket, recorder) is given back in `end()`, which every path reaches exactly once.
+ */
+import type { FinishReason, Usage } from '../host/api.ts';
+import type { Probe, RequestTimings, WireRequest } from '../shared/engine-protocol.ts';
+import { errorToWire, type MissReason } from '../shared/errors.ts';
+import type { BoundaryRecorder } from './boundary/recorder.ts';
+import type { RestoreAttempt } from './boundary/restore-attempt.ts';
+import type { LayerCache } from './cache/layer-cache.ts';
+import type { EngineContext } from './engine-context.ts';
+import { blockBoundariesIn, nextStop, type PrefillShape } from './prefill-plan.ts';
+import { type Fork, LogitsProbe } from './probe.ts';
+import type { StreamingDetokenizer } from './text/detokenizer.ts';
+import type { Sampler } from './text/sampler.ts';
+
+/** How long a lone sequence may sleep for its next restored part before the engine looks at aborts again. */
+const RESTORE_NAP_MS = 5;
+
+export type StepResult = 'worked' | 'waiting' | 'ended';
+
+export interface SequenceParts {
+  request: WireRequest;
+  promptTokens: Int32Array;
+  maxTokens: number;
+  endTokens: ReadonlySet<number>;
+  sampler: Sampler;
+  detokenizer: StreamingDetokenizer;
+  /** null: nothing of this request is stored. */
+  recorder: BoundaryRecorder | null;
+  /** null: nothing is looked up; `missReason` then says why. */
+  restore: RestoreAttempt | null;
+  missReason: MissReason | null;
+}
+
+export class Sequence {
+  readonly request: WireRequest;
+  /** Prompt and answer so far. The caches hold the first `#computed` of them. */
+  readonly tokens: number[];
+  readonly promptLength: number;
+  readonly #context: EngineContext;
+  readonly #parts: SequenceParts;
+  readonly #shape: PrefillShape;
+  readonly #probe: LogitsProbe | null;
+  readonly #submittedAt = performance.now();
+  readonly #timings: RequestTimings = { queuedMs: 0, restoreMs: 0, prefillMs: 0, firstTokenMs: 0, totalMs: 0 };
+  #state: 'queued' | 'restoring' | 'prefill' | 'decode' | 'finished' = 'queued';
+  #caches: LayerCache[] = [];
+  #computed = 0;
+  #cachedTokens = 0;
+  #missReason: MissReason | null;
+  #chunksSent = 0;
+  #unsentIds: number[] = [];
+  #phaseSince = 0;
+  #forks: Fork[] = [];
+
+  constructor(context: EngineContext, parts: SequenceParts) {
+    this.#context = context;
+    this.#parts = parts;
+    this.request = parts.request;
+    this.tokens = Array.from(parts.promptTokens);
+    this.promptLength = this.tokens.length;
+    this.#missReason = parts.missReason;
+    const probe = parts.request.probe;
+    this.#probe = probe === undefined ? null : new LogitsProbe(probe, context.stream);
+    this.#shape = {
+      total: this.promptLength,
+      chunk: probe === undefined ? context.options.prefillChunk : (probe.chunk ?? this.promptLength),
+      blockSize: context.options.blockSize,
+      stopAtBoundaries: parts.recorder !== null && context.model.hasFixedState,
+      stopBeforeLast: parts.recorder !== null,
+    };
+  }
+
+  get state(): string {
+    return this.#state;
+  }
+
+  /** One piece of work. Never throws: a failure ends this sequence alone, except where the device itself is lost. */
+  step(): StepResult {
+    if (this.#state === 'finished') return 'ended';
+    try {
+      if (this.#context.requests.isAborted(this.request.ref)) return this.#finish('abort');
+      switch (this.#state) {
+        case 'queued':
+          return this.#begin();
+        case 'restoring':
+          return this.#pollRestore();
+        case 'prefill':
+          return this.#prefillPass();
+        case 'decode':
+          return this.#decodeStep();
+      }
+    } catch (error) {
+      this.#fail(error);
+      return 'ended';
+    }
+  }
+
+  /** For a sequence that still waits in the queue: ends it when its abort word is set. */
+  endIfAborted(): boolean {
+    if (!this.#context.requests.isAborted(this.request.ref)) return false;
+    this.cancel();
+    return true;
+  }
+
+  /** Ends the sequence from outside (engine shutdown). */
+  cancel(): void {
+    if (this.#state !== 'finished') this.#finish('abort');
+  }
+
+  #begin(): StepResult {
+    const now = performance.now();
+    this.#timings.queuedMs = now - this.#submittedAt;
+    this.#phaseSince = now;
+    this.#context.counters.add('promptTokens', this.promptLength);
+    if (this.#parts.restore === null) return this.#startPrefill();
+    this.#enter('restoring');
+    this.#parts.restore.begin();
+    return 'worked';
+  }
+
+  #pollRestore(): StepResult {
+    const restore = this.#parts.restore!;
+    const outcome = restore.poll(this.#context.alone() ? RESTORE_NAP_MS : 0);
+    if (outcome === 'waiting') return 'waiting';
+    this.#timings.restoreMs = performance.now() - this.#phaseSince;
+    this.#phaseSince = performance.now();
+    if (outcome.caches !== null) {
+      this.#caches = outcome.caches;
+      this.#computed = outcome.tokenCount;
+      this.#cachedTokens = outcome.tokenCount;
+      this.#context.counters.add('cachedTokens', outcome.tokenCount);
+      this.#context.counters.add('hits');
+      this.#context.counters.add('bytesRestored', outcome.bytes);
+      this.#parts.recorder?.resumeAt(outcome.tokenCount, this.tokens);
+    }
+    this.#missReason = outcome.missReason;
+    if (outcome.missReason !== null) {
+      this.#context.counters.addMiss(outcome.missReason);
+      this.#context.deliver({
+        kind: 'miss',
+        requestNo: this.request.requestNo,
+        reason: outcome.missReason,
+        detail: outcome.detail,
+        cachedTokens: this.#cachedTokens,
+        promptTokens: this.promptLength,
+      });
+    }
+    return this.#startPrefill();
+  }
+
+  #startPrefill(): StepResult {
+    this.#enter('prefill');
+    if (this.#caches.length === 0) this.#caches = this.#context.model.makeCaches();
+    return 'worked';
+  }
+
+  #prefillPass(): StepResult {
+    const from = this.#computed;
+    const to = nextStop(from, this.#shape);
+    const last = to === this.promptLength;
+    const wanted = last && this.request.mode === 'generate';
+    const row = this.#context.forward(this.tokens.slice(from, to), this.#caches, wanted ? 'last' : 'none');
+    this.#computed = to;
+    this.#context.counters.add('prefilledTokens', to - from);
+    this.#capture(blockBoundariesIn(from, to, this.#shape.blockSize), to === this.promptLength - 1);
+    this.#context.clears.afterPrefillPass();
+    if (!last) {
+      this.#context.deliver({ kind: 'progress', requestNo: this.request.requestNo, phase: 'prefill', tokens: to, totalTokens: this.promptLength });
+      return 'worked';
+    }
+    this.#timings.prefillMs = performance.now() - this.#phaseSince;
+    if (row === null) return this.#finish('length');
+    this.#enter('decode');
+    if (this.#probe !== null) {
+      this.#probe.prompt(row, this.#caches);
+      this.#continueForks();
+    }
+    if (this.#parts.maxTokens === 0) return this.#finish('length');
+    return this.#accept(row);
+  }
+
+  #decodeStep(): StepResult {
+    if (this.#mustPause()) return 'waiting';
+    const row = this.#context.forward([this.tokens[this.#computed]!], this.#caches, 'last')!;
+    this.#computed++;
+    if (this.#computed % this.#shape.blockSize === 0) this.#capture([this.#computed], false);
+    this.#context.clears.afterDecodeStep();
+    return this.#accept(row);
+  }
+
+  /** Samples from `row`, sends what can be shown, and ends the answer where it must end. */
+  #accept(row: Float32Array): StepResult {
+    this.#probe?.step(row);
+    const token = this.#parts.sampler.sample(row, this.tokens, this.tokens.length - this.promptLength);
+    if (this.#timings.firstTokenMs === 0) this.#timings.firstTokenMs = performance.now() - this.#submittedAt;
+    this.#context.counters.add('decodedTokens');
+    if (this.#parts.endTokens.has(token)) return this.#finish('stop');
+    this.tokens.push(token);
+    this.#unsentIds.push(token);
+    const text = this.#parts.detokenizer.push(token);
+    if (this.#parts.detokenizer.stopped !== null) return this.#finish('stop', text);
+    if (this.tokens.length - this.promptLength >= this.#parts.maxTokens) return this.#finish('length', text);
+    if (text !== '') {
+      this.#context.deliver({
+        kind: 'chunk',
+        requestNo: this.request.requestNo,
+        text,
+        tokenIds: this.#unsentIds,
+        index: this.#chunksSent++,
+      });
+      this.#unsentIds = [];
+    }
+    return 'worked';
+  }
+
+  /** A reader that is too far behind pauses its own sequence only. */
+  #mustPause(): boolean {
+    const { requests, options } = this.#context;
+    const ahead = () => this.#chunksSent - requests.chunksRead(this.request.ref) >= options.maxUnreadChunks;
+    if (!ahead()) return false;
+    requests.pause(this.request.ref);
+    return ahead();
+  }
+
+  #capture(boundaries: number[], beforeLast: boolean): void {
+    const recorder = this.#parts.recorder;
+    if (recorder === null) return;
+    const points = beforeLast && !boundaries.includes(this.#computed) ? [...boundaries, this.#computed] : boundaries;
+    for (const at of points) {
+      recorder.capture(this.#caches, this.tokens, at, this.#state === 'prefill' && this.#context.alone());
+      if (this.request.probe?.forks === true && at === this.#computed && at < this.promptLength) {
+        this.#forks.push({ tokenCount: at, caches: this.#caches.map((cache) => cache.clone(this.#context.stream)) });
+      }
+    }
+  }
+
+  /** Takes each clone to the end of the prompt by the steps that a run restored at its point takes. */
+  #continueForks(): void {
+    for (const fork of this.#forks) {
+      let at = fork.tokenCount;
+      let row: Float32Array | null = null;
+      while (at < this.promptLength) {
+        const to = nextStop(at, this.#shape);
+        row = this.#context.forward(this.tokens.slice(at, to), fork.caches, to === this.promptLength ? 'last' : 'none');
+        at = to;
+      }
+      this.#probe!.fork(fork, row!);
+    }
+    this.#releaseForks();
+  }
+
+  #releaseForks(): void {
+    for (const fork of this.#forks) for (const cache of fork.caches) cache.release();
+    this.#forks = [];
+  }
+
+  #finish(reason: FinishReason, lastText = ''): StepResult {
+    const tail = reason === 'abort' ? '' : lastText + this.#parts.detokenizer.finish();
+    // The state behind the last computed token is where the next turn of a conversation starts.
+    if (this.#computed > 0 && this.#caches.length > 0) this.#parts.recorder?.finish(this.#caches, this.tokens, this.#computed, reason === 'abort');
+    this.#timings.totalMs = performance.now() - this.#submittedAt;
+    const usage: Usage = { promptTokens: this.promptLength, cachedTokens: this.#cachedTokens, completionTokens: this.tokens.length - this.promptLength };
+    const probe: Probe | undefined = this.#probe?.result(this.#cachedTokens, this.#missReason);
+    this.#context.counters.add(reason === 'abort' ? 'aborted' : 'finished');
+    this.#end();
+    this.#context.deliver({
+      kind: 'end',
+      requestNo: this.request.requestNo,
+      text: tail,
+      tokenIds: this.#unsentIds,
+      index: this.#chunksSent,
+      finishReason: reason,
+      usage,
+      missReason: this.#missReason,
+      timings: this.#timings,
+      ...(probe === undefined ? {} : { probe }),
+    });
+    return 'ended';
+  }
+
+  #fail(error: unknown): void {
+    this.#context.counters.add('failed');
+    this.#end();
+    this.#context.deliver({ kind: 'error', requestNo: this.request.requestNo, error: errorToWire(error) });
+    this.#context.onStepError(error);
+  }
+
+  #end(): void {
+    this.#enter('finished');
+    this.#parts.restore?.cancel();
+    this.#parts.recorder?.close();
+    this.#releaseForks();
+    for (const cache of this.#caches) cache.release();
+    this.#caches = [];
+    this.#context.clears.afterFinish();
+  }
+
+  #enter(state: 'restoring' | 'prefill' | 'decode' | 'finished'): void {
+    this.#state = state;
+    this.#context.requests.setState(this.request.ref, state);
+  }
+}
