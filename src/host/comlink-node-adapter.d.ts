@@ -1,0 +1,6 @@
+/** Comlink ships this adapter without types that resolve under nodenext. */
+declare module 'comlink/dist/esm/node-adapter.mjs' {
+  import type { Endpoint } from 'comlink';
+
+  export default function nodeEndpoint(port: unknown): Endpoint;
+}
