@@ -143,6 +143,7 @@ export class DrainLoop {
       const { session } = service;
       if (code === 'LOCK_OWNER_DIED' || code === 'SESSION_CLOSED') {
         session.fail();
+        this.#finishLost(service);
         this.#detached(service.number);
       }
       this.#context.emit({
@@ -153,6 +154,15 @@ export class DrainLoop {
       });
       // What failed is off its queue, so going on makes progress.
       return 'worked';
+    }
+  }
+
+  #finishLost(service: SessionService): void {
+    try {
+      service.finishLost();
+    } catch (error) {
+      const message = `units of the lost session ${service.number} were given up: ${String(error)}`;
+      this.#context.emit({ type: 'note', code: 'LOCK_OWNER_DIED', message, details: { session: service.number } });
     }
   }
 

@@ -4,14 +4,16 @@
  * The drain loop never waits for the snapshot writer. A unit whose staged file is still being written is set aside and looked
  * at again when the session's staged sequence has changed, which the writer bumps with each file that it ends.
  */
+import { dirname, join } from 'node:path';
 import { RestoreGiver } from '../shared/blocks/restore-channel.ts';
 import { decodeRestoreRequest } from '../shared/blocks/restore-request.ts';
-import { type Session, takeUnit, type Unit } from '../shared/session/index.ts';
+import { keyToHex, reviveDetaching, type Session, takeUnit, type Unit } from '../shared/session/index.ts';
 import { FLAG, ITEM, KIND, STATE } from '../shared/session/item-table.ts';
+import { PROMOTE_FOLDER } from '../shared/staging.ts';
 import { now } from '../shared/sync/clock.ts';
 import { type IsQueued, RestoreJob, type RestoreOutcome } from './restore-job.ts';
 
-import { failUnit, processUnit, type UnitContext, type UnitOwner } from './unit-job.ts';
+import { type Adopted, failUnit, processLostUnit, processUnit, type UnitContext, type UnitOwner } from './unit-job.ts';
 
 interface ActiveRestore {
   readonly number: number;
@@ -31,6 +33,7 @@ export class SessionService implements UnitOwner {
   /** Units whose bytes or staged file are on their way, and those of them that are due to be looked at again. */
   readonly #aside: Unit[] = [];
   readonly #again: Unit[] = [];
+  readonly #adopted = new Map<Unit, Adopted>();
   #stagedSeen: number;
 
   readonly #isQueued: IsQueued;
@@ -47,12 +50,26 @@ export class SessionService implements UnitOwner {
     this.#adoptFormer();
   }
 
-  /** Units that a former worker had taken when it died: publishing is repeatable, so they are simply done again. */
+  /**
+   * Units that a former worker had taken when it died: publishing is repeatable, so they are simply done again. What it had
+   * taken for them lies in the promotion folder; other files of this session there belong to nobody any more.
+   */
   #adoptFormer(): void {
     const { items, layout } = this.session;
     for (let item = layout.firstUnit; item < layout.itemCount; item += 1) {
       if (items.get(item, ITEM.state) !== STATE.taken || items.get(item, ITEM.kind) !== KIND.unit) continue;
-      this.#again.push(unitAt(this.session, item));
+      const unit = unitAt(this.session, item);
+      this.#adopted.set(unit, { promoted: null });
+      this.#again.push(unit);
+    }
+    if (this.#context.store.mode === 'read-only') return;
+    const { files } = this.#context.store;
+    reviveDetaching(this.session, files);
+    const folder = join(dirname(this.session.memory.stagingDir), PROMOTE_FOLDER);
+    for (const name of files.list(folder).filter((entry) => entry.startsWith(`${this.session.id}.`))) {
+      const unit = this.#again.find(({ key, tokenCount }) => name.startsWith(`${this.session.id}.${keyToHex(key).slice(0, 16)}-${tokenCount}-`));
+      if (unit === undefined) files.removeFile(join(folder, name));
+      else this.#adopted.set(unit, { promoted: join(folder, name) });
     }
   }
 
@@ -87,6 +104,12 @@ export class SessionService implements UnitOwner {
     this.#restore ??= this.#begin(giver);
     if (this.#restore === null) return 'nothing';
     const { number, steps, job } = this.#restore;
+    if (this.detaching) {
+      // Its engine is gone or closing: nobody would release the parts.
+      giver.end(number, { tokenCount: 0, reason: 'cancelled', detail: 'the session was detached' });
+      this.#restore = null;
+      return 'worked';
+    }
     try {
       const next = steps.next();
       if (next.done !== true) return next.value === 'wait' ? 'wait' : 'worked';
@@ -123,7 +146,7 @@ export class SessionService implements UnitOwner {
   }
 
   #do(unit: Unit): void {
-    if (processUnit(this.#context, this, unit) === 'aside') this.#aside.push(unit);
+    if (processUnit(this.#context, this, unit, this.#adopted.get(unit)) === 'aside') this.#aside.push(unit);
     else this.#tip = unit.block;
   }
 
@@ -134,6 +157,15 @@ export class SessionService implements UnitOwner {
 
   indexChanged(): void {
     this.#giver?.setIndexUsable(this.#context.store.indexOnDisk);
+  }
+
+  /** A lock of the session is lost with its owner, and with it the session; what it had handed over is stored as far as possible. */
+  finishLost(): void {
+    const left = [...this.#again.splice(0), ...this.#aside.splice(0)];
+    for (let unit = takeUnit(this.session); unit !== null; unit = takeUnit(this.session)) left.push(unit);
+    for (const unit of left) processLostUnit(this.#context, this, unit);
+    this.detaching = true;
+    this.stepRestore();
   }
 
   /** Everything that is left ends as failed, without the disk being asked to store it. */

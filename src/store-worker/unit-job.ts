@@ -48,17 +48,32 @@ function readHeader(bytes: PagedBytes): ParsedImage {
   return image;
 }
 
+/** A unit that a former worker had begun when it died. */
+export interface Adopted {
+  /** The staged file as far as that worker had taken it, or null. */
+  readonly promoted: string | null;
+}
+
 /** Does the unit, or says that it must be set aside: its bytes or its staged file are still on their way. */
-export function processUnit(context: UnitContext, owner: UnitOwner, unit: Unit): 'done' | 'aside' {
+export function processUnit(context: UnitContext, owner: UnitOwner, unit: Unit, adopted: Adopted | null = null): 'done' | 'aside' {
   const { session } = owner;
   const bytes = unitBytes(session, unit);
   if (bytes === null || (unit.hasState && stagedState(session, unit.key, unit.tokenCount) === 'pending')) return 'aside';
   try {
-    storeUnit(context, owner, unit, bytes);
+    const staged = adopted?.promoted ?? takeState(context, owner, unit);
+    // The former worker may have come as far as publishing the state: then the boundary is still counted as written.
+    const published = adopted !== null && unit.hasState && context.store.hasPart(unit.block, 'state');
+    storeUnit(context, owner, unit, bytes, staged, published);
   } finally {
     finishUnit(session, unit);
   }
   return 'done';
+}
+
+/** The session's locks are lost with their owner: what was handed over is stored all the same, as far as that needs no lock. */
+export function processLostUnit(context: UnitContext, owner: UnitOwner, unit: Unit): void {
+  const bytes = unitBytes(owner.session, unit);
+  if (bytes !== null) storeUnit(context, owner, unit, bytes, null, false);
 }
 
 /** Ends a unit without storing it: shutdown, or persistence is down. */
@@ -97,16 +112,17 @@ function ledgerState(needs: { kv: boolean; state: boolean }, staged: string | nu
 }
 
 function settleFailed(context: UnitContext, owner: UnitOwner, unit: Unit, from: 'pending' | 'written' | null, errno: string, message: string): void {
-  if (from !== null) owner.session.ledger.move(from, 'failed');
+  // Settled elsewhere (dropped, failed or cleaned by the writer), or no boundary at all: nothing more to say.
+  if (from === null) return;
+  owner.session.ledger.move(from, 'failed');
   context.emit({ type: 'failed', session: owner.number, requestNo: unit.requestNo, tokenCount: unit.tokenCount, errno, message });
 }
 
-function storeUnit(context: UnitContext, owner: UnitOwner, unit: Unit, bytes: PagedBytes): void {
+function storeUnit(context: UnitContext, owner: UnitOwner, unit: Unit, bytes: PagedBytes, staged: string | null, statePublished: boolean): void {
   const { store, persistence } = context;
   const image = readHeader(bytes);
   const needs = needsOf(image);
-  const staged = takeState(context, owner, unit);
-  const from = ledgerState(needs, staged);
+  const from = statePublished ? 'written' : ledgerState(needs, staged);
   const leftOver = new Set<string>(staged === null ? [] : [staged]);
   try {
     if (!persistence.mayTry) {

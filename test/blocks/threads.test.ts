@@ -9,6 +9,7 @@ import { HubControl } from '../../dist/shared/loop-control.js';
 import { createProcessShared } from '../../dist/shared/process-shared.js';
 import { createSessionMemory, type SessionMemory } from '../../dist/shared/session/index.js';
 import { ensureStagingRoot, stagingRootOf } from '../../dist/shared/staging.js';
+import { ThreadTable } from '../../dist/shared/sync/thread-table.js';
 import type { LoopMessage } from '../../dist/shared/worker-init.js';
 import { dist } from '../helpers/paths.ts';
 import { listTree, tempDir } from '../helpers/temp.ts';
@@ -26,52 +27,65 @@ class Hub {
   readonly hub = HubControl.create();
   readonly control = new HubControl(this.hub);
   readonly events: { type: string; [field: string]: unknown }[] = [];
-  readonly pool: Piscina;
-  readonly task: Promise<void>;
   readonly writer: Worker;
-  #ports: { writer: MessagePort; store: MessagePort };
-  #sessions = 0;
+  pool!: Piscina;
+  task!: Promise<void>;
+  readonly #ports = {} as { writer: MessagePort; store: MessagePort };
+  readonly #memories: SessionMemory[] = [];
+  #life = 0;
 
   constructor(cacheDir: string, extra: Record<string, unknown> = {}) {
     this.cacheDir = cacheDir;
     ensureStagingRoot(stagingRootOf(cacheDir), new Files());
-    const make = () => {
-      const mailbox = new MessageChannel();
-      const events = new MessageChannel();
-      events.port1.on('message', (event) => this.events.push(event));
-      events.port1.unref();
-      const init = {
-        shared: this.shared,
-        hub: this.hub,
-        cacheDir,
-        stagingRoot: stagingRootOf(cacheDir),
-        mode: 'writer',
-        maxBytes: 1 << 30,
-        blockSize: 16,
-        life: 1,
-        mailbox: mailbox.port2,
-        events: events.port2,
-      };
-      return { init: { ...init, ...extra }, port: mailbox.port1, transferList: [mailbox.port2, events.port2] };
-    };
-    const [writer, store] = [make(), make()];
-    this.#ports = { writer: writer.port, store: store.port };
+    const writer = this.#make({ life: 1 });
+    this.#ports.writer = writer.port;
     this.writer = startWorker(dist('snapshot-writer/main'), { workerData: writer.init, transferList: writer.transferList, timeoutMs: 60_000 });
-    const file = dist('store-worker/main');
-    this.pool = new Piscina({ filename: file.toString(), minThreads: 1, maxThreads: 1, idleTimeout: Number.POSITIVE_INFINITY, atomics: 'disabled' });
+    this.startStore(extra);
+  }
+
+  #make(extra: Record<string, unknown>) {
+    const mailbox = new MessageChannel();
+    const events = new MessageChannel();
+    events.port1.on('message', (event) => this.events.push(event));
+    events.port1.unref();
+    const { shared, hub, cacheDir } = this;
+    const common = { shared, hub, cacheDir, stagingRoot: stagingRootOf(cacheDir), mode: 'writer', maxBytes: 1 << 30, blockSize: 16 };
+    return { init: { ...common, mailbox: mailbox.port2, events: events.port2, ...extra }, port: mailbox.port1, transferList: [mailbox.port2, events.port2] };
+  }
+
+  /** The first store worker, or one that replaces a dead one: it is told of every session again. */
+  startStore(extra: Record<string, unknown> = {}): void {
+    this.#life += 1;
+    const store = this.#make({ ...extra, life: this.#life });
+    this.#ports.store = store.port;
+    const filename = dist('store-worker/main').toString();
+    this.pool = new Piscina({ filename, minThreads: 1, maxThreads: 1, idleTimeout: Number.POSITIVE_INFINITY, atomics: 'disabled' });
     this.task = this.pool.run(store.init, { transferList: store.transferList }) as Promise<void>;
+    for (const memory of this.#memories) this.#attach(memory, 'store');
+  }
+
+  /** Ends the store worker wherever it is. */
+  async killStore(): Promise<void> {
+    const ended = this.task.catch((error: Error) => error.message);
+    await this.pool.destroy();
+    await ended;
+    // As the keeper does; with the native core the thread's own end says it.
+    const threads = new ThreadTable(this.shared.threads);
+    for (const thread of threads.list()) if (thread.kind === 'store-worker') threads.markDead(thread.slot);
+  }
+
+  #attach(memory: SessionMemory, loop: 'writer' | 'store'): void {
+    this.#ports[loop].postMessage({ type: 'attach', session: memory.number, memory } satisfies LoopMessage);
+    this.control[loop].bell.ring();
   }
 
   session(options: Partial<Parameters<typeof createSessionMemory>[0]> = {}): SessionMemory {
-    this.#sessions += 1;
     const limits = { pendingMaxBytes: 8 << 20, pageBytes: 65536, ...options.limits };
-    const memory = createSessionMemory({ stagingRoot: stagingRootOf(this.cacheDir), hub: this.hub, number: this.#sessions, ...options, limits });
+    const memory = createSessionMemory({ stagingRoot: stagingRootOf(this.cacheDir), hub: this.hub, number: this.#memories.length + 1, ...options, limits });
     new Files().ensureFolder(memory.stagingDir);
-    const message: LoopMessage = { type: 'attach', session: memory.number, memory };
-    for (const loop of ['writer', 'store'] as const) {
-      this.#ports[loop].postMessage(message);
-      this.control[loop].bell.ring();
-    }
+    this.#memories.push(memory);
+    this.#attach(memory, 'writer');
+    this.#attach(memory, 'store');
     return memory;
   }
 
@@ -119,11 +133,64 @@ afterEach(async () => {
   for (const hub of hubs.splice(0)) {
     hub.control.writer.requestStop('now');
     hub.control.store.requestStop('now');
-    await hub.pool.destroy();
+    await hub.killStore();
   }
 });
 
 const TOKENS = tokensOf(5 * 16 + 3);
+
+/** Words of a hold: 0 free, 1 the thread is held, 2 let go. */
+function holdAt(operation: string, match: string): { words: Int32Array; faults: Record<string, unknown> } {
+  const words = new Int32Array(new SharedArrayBuffer(4));
+  return { words, faults: { faults: { module: new URL('./hold.mjs', import.meta.url).toString(), data: { words, operation, match } } } };
+}
+
+describe('a store worker that dies', () => {
+  it.each([
+    ['create', '/blocks/'],
+    ['fsync', '/blocks/'],
+    ['rename', '_boundary_snapshots'],
+    ['rename', '/blocks/'],
+    ['syncFolder', '/blocks/'],
+  ])('R18: killed at %s of %s, its successor ends what it had begun', async (operation, match) => {
+    const hold = holdAt(operation, match);
+    const hub = startHub(tempDir('hub'), hold.faults);
+    const memory = hub.session();
+    const engine = hub.engine(memory, [
+      { step: 'store', tokens: TOKENS, requestId: 'a', requestNo: 1 },
+      { step: 'settle' },
+      { step: 'restore', tokens: TOKENS },
+    ]);
+    await hub.until(() => Atomics.load(hold.words, 0) === 1, 'the store worker to be held');
+    await hub.killStore();
+    hub.startStore();
+    const [, settled, restored] = await engine;
+    expect(settled).toMatchObject({ inFlight: 0, held: 0, ledger: { captured: 6, durable: 6 } });
+    expect(restored).toMatchObject({ type: 'done', tokenCount: TOKENS.length, right: true });
+    await hub.stop();
+    expect(listTree(hub.cacheDir).filter((name) => name.endsWith('.tmp') || (name.includes('_promote/') && name.endsWith('s')))).toEqual([]);
+  });
+
+  it('a restore that it was serving ends as a miss and the next one works', async () => {
+    const hub = startHub();
+    const memory = hub.session();
+    await hub.engine(memory, [{ step: 'store', tokens: TOKENS, requestId: 'a', requestNo: 1 }, { step: 'settle' }]);
+    await hub.killStore();
+    const hold = holdAt('pread', '/blocks/');
+    hub.startStore(hold.faults);
+    const engine = hub.engine(memory, [
+      { step: 'restore', tokens: TOKENS },
+      { step: 'restore', tokens: TOKENS },
+    ]);
+    await hub.until(() => Atomics.load(hold.words, 0) === 1, 'the store worker to be held');
+    await hub.killStore();
+    hub.startStore();
+    const [first, second] = await engine;
+    expect(first).toMatchObject({ type: 'miss', reason: 'worker' });
+    expect(second).toMatchObject({ type: 'done', tokenCount: TOKENS.length, right: true });
+    await hub.stop();
+  });
+});
 
 describe('store and restore over real threads', () => {
   it('58, 70, 93: what an engine stores becomes durable and comes back, without a turn of its loop', async () => {

@@ -2,7 +2,7 @@
  * Handing a block to the store worker, on the engine thread. Copies bytes, never waits for the disk or for a lock that is
  * held for longer than microseconds.
  */
-import { layoutImage } from '../../shared/blocks/image.ts';
+import { type ImageLayout, layoutImage } from '../../shared/blocks/image.ts';
 import type { DropReason } from '../../shared/errors.ts';
 import type { LayerState } from '../../shared/layer-state.ts';
 import { type Reservation, requestKey, type Session, submitUnit } from '../../shared/session/index.ts';
@@ -35,7 +35,19 @@ export function unitBytes(unit: BlockUnit): number {
   return layoutOf(unit).totalBytes;
 }
 
-function layoutOf(unit: BlockUnit): ReturnType<typeof layoutImage> {
+/** One layout per unit: `unitBytes` and `publishBlock` ask for the same. */
+const layouts = new WeakMap<BlockUnit, ImageLayout>();
+
+function layoutOf(unit: BlockUnit): ImageLayout {
+  let layout = layouts.get(unit);
+  if (layout === undefined) {
+    layout = layoutUnit(unit);
+    layouts.set(unit, layout);
+  }
+  return layout;
+}
+
+function layoutUnit(unit: BlockUnit): ImageLayout {
   return layoutImage({
     part: 'kv',
     blockHash: unit.hash,
@@ -63,7 +75,7 @@ export function unitsInFlight(session: Session): number {
  */
 export function publishBlock(session: Session, unit: BlockUnit, reservation: Reservation | null = null): 'queued' | DropReason {
   const key = requestKey(unit.requestId);
-  if (key === null) return 'offset';
+  if (key === null) return 'invalid';
   const isBoundary = !unit.kv.some((layer) => layer.stored === 'none');
   if (isBoundary) session.ledger.capture();
   let outcome: 'queued' | DropReason = 'poisoned';

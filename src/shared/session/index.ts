@@ -9,6 +9,6 @@ export { isTokenCount, keyToHex, requestKey } from './request-key.ts';
 export type { SessionMemory, SessionMemoryOptions } from './session.ts';
 export { attachSession, createSessionMemory, Session } from './session.ts';
 export type { StagedState, Taken } from './staged-files.ts';
-export { stagedState, takeStaged } from './staged-files.ts';
+export { reviveDetaching, stagedState, takeStaged } from './staged-files.ts';
 export type { Unit, UnitSpec } from './units.ts';
 export { finishUnit, submitUnit, takeUnit, unitBytes } from './units.ts';

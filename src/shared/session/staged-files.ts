@@ -60,6 +60,27 @@ export function takeStaged(session: Session, files: Files, key: RequestKey, toke
   return { ok: true, path: to };
 }
 
+/**
+ * Records that a thread was detaching when it died: the file is either still in staging, and known again, or was renamed,
+ * and then the record goes. For whoever takes over the dead thread's work.
+ */
+export function reviveDetaching(session: Session, files: Files): void {
+  const { registry, memory } = session;
+  const left = session.underRegistry('reviveDetaching', () =>
+    registry
+      .recordsOf(null)
+      .filter((index) => registry.get(index, RECORD.state) === FILE_STATE.detaching && session.self.table.isDead(registry.get(index, RECORD.detacher)))
+      .map((index) => registry.read(index)),
+  );
+  for (const record of left) {
+    const there = files.kind(stagedPath(memory.stagingDir, record.key, record.tokenCount)) === 'file';
+    session.underRegistry('revived', () => {
+      if (there) registry.set(record.index, RECORD.state, FILE_STATE.file);
+      else registry.remove(record.index);
+    });
+  }
+}
+
 function detach(session: Session, key: RequestKey, tokenCount: number, timeoutMs: number): { index: number; generation: number } | 'absent' | 'busy' {
   const { registry, pendingCond } = session;
   const end = now() + timeoutMs;
