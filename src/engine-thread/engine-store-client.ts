@@ -37,8 +37,10 @@ export class EngineStoreClient {
   readonly #identity: ChainIdentity;
   readonly #hasher: ChainHasher;
   readonly #sink: BlockSink;
+  readonly #warn: (message: string) => void;
 
-  constructor(init: EngineStoreInit, self: ThreadHandle, model: EngineModel) {
+  constructor(init: EngineStoreInit, self: ThreadHandle, model: EngineModel, warn: (message: string) => void) {
+    this.#warn = warn;
     this.#init = init;
     this.mayWrite = init.mode === 'writer';
     this.#model = model;
@@ -107,7 +109,17 @@ export class EngineStoreClient {
     this.#init.hubPort.close();
   }
 
+  /** Whatever goes wrong in the store costs this boundary, never the answer. Errors of MLX itself came from the evaluation before. */
   #put(block: CapturedBlock): 'accepted' | DropReason {
+    try {
+      return this.#handOver(block);
+    } catch (error) {
+      this.#warn(`The boundary at token ${block.end} could not be stored: ${error instanceof Error ? error.message : String(error)}`);
+      return 'lock';
+    }
+  }
+
+  #handOver(block: CapturedBlock): 'accepted' | DropReason {
     const { requestId, requestNo, end, hash, parent, tokens, mayWait } = block;
     const { fingerprint } = this.#identity;
     const unit: BlockUnit = {
