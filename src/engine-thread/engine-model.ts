@@ -13,8 +13,8 @@ import { cacheTensors } from './cache/registry.ts';
 import { evaluate, fromInts, toFloat32Array } from './mlx/ops.ts';
 import { scope } from './mlx/scope.ts';
 import type { Stream } from './mlx/types.ts';
-import { modelFingerprint } from './models/fingerprint.ts';
-import { type CausalModel, loadModel, openModelFolder } from './models/index.ts';
+
+import { type CausalModel, loadModel, modelFingerprint, openModelFolder } from './models/index.ts';
 import { ChatTemplate } from './text/chat-template.ts';
 import { Tokenizer } from './text/tokenizer.ts';
 

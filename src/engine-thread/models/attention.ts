@@ -41,6 +41,8 @@ export function attentionMask(cache: KvCache, { batch, length, s }: Step): Mask 
   return mx.logicalAnd(started, mx.lessEqual(column, position, s), s);
 }
 
+const QUERY_BLOCK = 128;
+
 export class Attention {
   readonly #options: AttentionOptions;
   /** Groups: q and k, v, gate. */
@@ -69,9 +71,28 @@ export class Attention {
     const newKeys = mx.slice(turned, [0, heads, 0, 0], [batch, joined, length, headDim], s);
     const newValues = mx.transpose(mx.reshape(v, [batch, length, kvHeads, headDim], s), [0, 2, 1, 3], s);
     const { keys, values } = cache.append(newKeys, newValues, length, s);
-    const mixed = mx.sdpa(queries, keys, values, headDim ** -0.5, { mask }, s);
+    const mixed = this.#attend(queries, keys, values, cache.length, mask, step);
     const merged = mx.reshape(mx.transpose(mixed, [0, 2, 1, 3], s), [rows, heads * headDim], s);
     return this.#out.all(gate === null ? merged : mx.mul(merged, mx.sigmoid(gate, s), s), rows, s);
+  }
+
+  /**
+   * On CPU, MLX computes masked scores too. Cutting a long causal step into blocks of queries, each with the keys up to
+   * its own end, leaves most of those out.
+   */
+  #attend(queries: Tensor, keys: Tensor, values: Tensor, total: number, mask: Mask, { s, device, batch, length }: Step): Tensor {
+    const { heads, kvHeads, headDim } = this.#options;
+    const scale = headDim ** -0.5;
+    if (device !== 'cpu' || mask !== 'causal' || length <= QUERY_BLOCK) return mx.sdpa(queries, keys, values, scale, { mask }, s);
+    const blocks: Tensor[] = [];
+    for (let from = 0; from < length; from += QUERY_BLOCK) {
+      const to = Math.min(from + QUERY_BLOCK, length);
+      const seen = total - length + to;
+      const q = mx.slice(queries, [0, 0, from, 0], [batch, heads, to, headDim], s);
+      const upTo = (t: Tensor) => mx.slice(t, [0, 0, 0, 0], [batch, kvHeads, seen, headDim], s);
+      blocks.push(mx.sdpa(q, upTo(keys), upTo(values), scale, { mask }, s));
+    }
+    return mx.concatenate(blocks, 2, s);
   }
 
   #project(x: Tensor, { rows, s }: Step): { qk: Tensor; v: Tensor; gate: Tensor | null } {

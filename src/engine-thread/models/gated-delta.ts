@@ -105,24 +105,23 @@ export function deltaChunks(
   const recalled = mx.matmul(inverse, mx.mul(keys, mx.mul(betas, sinceStart, s), s), s); // how it asks the chunk's first state
   const keysAtEnd = mx.mul(keys, untilEnd, s);
 
-  let current = mx.reshape(state, [batch, keyHeads, repeat, valueDim, keyDim], s);
+  // [Dk, Dv] inside the loop: products with the matrix on the right side are twice as fast as with its transpose.
+  let current = mx.contiguous(mx.swapaxes(mx.reshape(state, [batch, keyHeads, repeat, valueDim, keyDim], s), -1, -2, s), s);
   const states: Tensor[] = [];
   const written: Tensor[] = [];
   for (let n = 0; n < count; n++) {
     const at = (t: Tensor, rows: number, width: number) => mx.squeeze(mx.slice(t, [0, 0, 0, n, 0, 0], [batch, keyHeads, repeat, n + 1, rows, width], s), 3, s);
-    const write = mx.addmm(at(wanted, chunk, valueDim), at(recalled, chunk, keyDim), mx.swapaxes(current, -1, -2, s), -1, 1, s);
+    const write = mx.addmm(at(wanted, chunk, valueDim), at(recalled, chunk, keyDim), current, -1, 1, s);
     states.push(current);
     written.push(write);
     const faded = mx.mul(current, at(wholeChunk, 1, 1), s);
-    current = mx.addmm(faded, mx.swapaxes(write, -1, -2, s), at(keysAtEnd, chunk, keyDim), 1, 1, s);
+    current = mx.addmm(faded, mx.swapaxes(at(keysAtEnd, chunk, keyDim), -1, -2, s), write, 1, 1, s);
   }
-  const starts = mx.swapaxes(mx.stack(states, 3, s), -1, -2, s);
-  const writes = mx.stack(written, 3, s);
-  const within = mx.matmul(mx.mul(mx.matmul(queries, keysT, s), between, s), writes, s);
-  const out = mx.addmm(within, mx.mul(queries, sinceStart, s), starts, 1, 1, s);
+  const within = mx.matmul(mx.mul(mx.matmul(queries, keysT, s), between, s), mx.stack(written, 3, s), s);
+  const out = mx.addmm(within, mx.mul(queries, sinceStart, s), mx.stack(states, 3, s), 1, 1, s);
   return {
     out: mx.reshape(out, [batch, valueHeads, length, valueDim], s),
-    state: mx.reshape(current, [batch, valueHeads, valueDim, keyDim], s),
+    state: mx.reshape(mx.contiguous(mx.swapaxes(current, -1, -2, s), s), [batch, valueHeads, valueDim, keyDim], s),
   };
 }
 
