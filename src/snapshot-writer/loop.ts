@@ -22,6 +22,8 @@ export interface WriterLoopParts {
   mailbox: Mailbox<LoopMessage>;
   self: ThreadHandle;
   files: Files;
+  /** Which life of the writer this is, from 1. */
+  life: number;
   post: (event: LoopPost) => void;
 }
 
@@ -85,7 +87,9 @@ export class WriterLoop {
         case 'attach': {
           const session = attachSession(message.memory as SessionMemory, self);
           session.serveAsWriter();
-          this.#sessions.set(message.session, new SessionQueue(session, files, (event: StoreEvent) => post(event)));
+          const queue = new SessionQueue(session, files, (event: StoreEvent) => post(event));
+          if (this.#parts.life > 1) queue.adopt();
+          this.#sessions.set(message.session, queue);
           post({ type: 'attached', session: message.session });
           break;
         }

@@ -53,7 +53,7 @@ function cleanStart(): void {
 control.setState('running');
 post({ type: 'started', slot: self.slot, token: self.token });
 cleanStart();
-new WriterLoop({ control, mailbox: new Mailbox<LoopMessage>(init.mailbox), self, files, post }).run();
+new WriterLoop({ control, mailbox: new Mailbox<LoopMessage>(init.mailbox), self, files, life: init.life, post }).run();
 self.leave();
 control.setState('returned');
 init.events.close();

@@ -4,7 +4,7 @@
  * A step sweeps condemned files first (an earlier file of a boundary must be gone, or replaced, before a later one appears),
  * then writes the express item, then the oldest of the queue. Between steps nothing is held, and no item is referred to.
  */
-import { TidemarkError } from '../shared/errors.ts';
+import { type DropReason, TidemarkError } from '../shared/errors.ts';
 import type { StoreEvent } from '../shared/events.ts';
 import type { Files } from '../shared/files.ts';
 import { sweep } from '../shared/session/cleanup.ts';
@@ -61,24 +61,44 @@ export class SessionQueue {
     }
   }
 
+  /**
+   * After another life of the writer: buffers of oversize items went to the thread that died, and the descriptors of those it
+   * had set aside as well, so these items end here. Any other descriptor is still in the ring.
+   */
+  adopt(): void {
+    const { items, layout } = this.session;
+    for (let item = 0; item < layout.firstUnit; item++) {
+      if (items.get(item, ITEM.state) !== STATE.queued || !items.has(item, FLAG.oversize) || items.has(item, FLAG.inline)) continue;
+      const ref = { item, generation: items.get(item, ITEM.generation) };
+      this.#drop(ref, 'worker');
+      takeItem(this.session, ref);
+    }
+    this.session.stagedChanged();
+  }
+
   /** Drops what is still queued (the loop was told to end now): each boundary ends counted, its bytes are free. */
   dropQueued(): void {
     const { session } = this;
     try {
       for (let ref = this.#next() ?? this.#waiting.shift(); ref !== undefined && ref !== null; ref = this.#next() ?? this.#waiting.shift()) {
-        const { item, generation } = ref;
-        const dropped = session.settleAll('dropQueued', () => {
-          if (!session.items.is(item, generation) || session.items.get(item, ITEM.visible) !== 1) return false;
-          withdraw(session, item, DECISION.abandoned, 'closed');
-          return true;
-        });
-        if (dropped) this.#report({ type: 'dropped', reason: 'closed', ...this.#boundary(ref) });
+        this.#drop(ref, 'closed');
         takeItem(session, ref);
       }
       session.stagedChanged();
     } catch (error) {
       this.#lost(error);
     }
+  }
+
+  #drop({ item, generation }: ItemRef, reason: DropReason): void {
+    const { session } = this;
+    const boundary = this.#boundary({ item, generation });
+    const dropped = session.settleAll('drop', () => {
+      if (!session.items.is(item, generation) || session.items.get(item, ITEM.visible) !== 1) return false;
+      withdraw(session, item, DECISION.abandoned, reason);
+      return true;
+    });
+    if (dropped) this.#report({ type: 'dropped', reason, ...boundary });
   }
 
   /** Touches one fresh page of the arena ahead of need; false when there is none to touch. */

@@ -21,7 +21,7 @@ export function publishItem(session: Session, ref: ItemRef, how: 'queue' | 'expr
   const { items } = session;
   const key = items.keyOf(ref.item);
   const tokenCount = items.get(ref.item, ITEM.tokenCount);
-  return session.underPending('publish', () => {
+  const publication = session.underPending('publish', () => {
     const outcome =
       session.state !== 'open'
         ? 'closed'
@@ -37,9 +37,10 @@ export function publishItem(session: Session, ref: ItemRef, how: 'queue' | 'expr
     items.set(ref.item, ITEM.state, STATE.queued);
     if (how === 'queue') session.writerRing.push(ref.item, ref.generation);
     else items.raise(ref.item, how === 'inline' ? FLAG.awaited | FLAG.inline : FLAG.awaited);
-    if (how === 'express') session.writerBell.ring();
     return outcome;
   });
+  if (publication === 'published' && how !== 'inline') session.writerBell.ring();
+  return publication;
 }
 
 /** One record per boundary: an earlier file of it is replaced by the rename, a condemned one needs no removal of its own any more. */

@@ -147,8 +147,9 @@ export class Session {
     const loops = new HubControl(memory.hub);
     this.writerBell = loops.writer.bell;
     this.storeBell = loops.store.bell;
-    this.writerRing = new DescriptorRing(words, layout.writerRing, layout.writerRingCapacity, this.writerBell);
-    this.unitRing = new DescriptorRing(words, layout.unitRing, layout.unitRingCapacity, this.storeBell);
+    // The bells are rung by whoever pushes, once the lock is released: a consumer that wakes must not meet the lock held.
+    this.writerRing = new DescriptorRing(words, layout.writerRing, layout.writerRingCapacity);
+    this.unitRing = new DescriptorRing(words, layout.unitRing, layout.unitRingCapacity);
   }
 
   get state(): SessionState {

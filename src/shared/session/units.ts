@@ -61,6 +61,7 @@ export function submitUnit(session: Session, spec: UnitSpec, reservation: Reserv
     items.set(admitted.item, ITEM.state, STATE.queued);
     session.unitRing.push(admitted.item, admitted.generation);
   });
+  session.storeBell.ring();
   return 'queued';
 }
 
