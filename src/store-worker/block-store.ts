@@ -13,7 +13,7 @@ import type { Files } from '../shared/files.ts';
 import { errnoOf } from '../shared/files.ts';
 import type { BlockPart } from '../shared/layer-state.ts';
 import type { StoreMode } from '../shared/worker-init.ts';
-import { openIndex, type Reconciled, reconcile } from './rebuild.ts';
+import { type BlockInfo, openIndex, type Reconciled, reconcile } from './rebuild.ts';
 import { freeBytesOf, Space } from './space.ts';
 import { otherBytes, physicalSize, walkCache } from './walk.ts';
 
@@ -28,9 +28,6 @@ export interface BlockStoreOptions {
   readonly now?: () => number;
   readonly probeTtlMs?: number;
 }
-
-/** What a block is, without its bytes. */
-export type BlockInfo = Pick<BlockRow, 'hash' | 'parent' | 'fingerprint' | 'start' | 'end' | 'tokensSha' | 'tokens'>;
 
 /** A synced temporary or staged file that is to become a part of a block. */
 export interface ReadyFile {

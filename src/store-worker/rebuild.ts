@@ -10,7 +10,7 @@ import { existsSync, renameSync } from 'node:fs';
 import { readImageHeader } from '../shared/blocks/block-file.ts';
 import { tokenBytes } from '../shared/blocks/identity.ts';
 import type { ParsedImage } from '../shared/blocks/image-parse.ts';
-import { IndexDb, isDamage } from '../shared/blocks/index-db.ts';
+import { type BlockRow, IndexDb, isDamage } from '../shared/blocks/index-db.ts';
 import type { BlockPaths } from '../shared/blocks/paths.ts';
 import { errnoOf, type Files } from '../shared/files.ts';
 import type { FoundBlock, FoundFile, Walk } from './walk.ts';
@@ -64,30 +64,13 @@ export function openIndex(path: string): OpenedIndex {
   return { index: new IndexDb(null), problem, fresh: true };
 }
 
-/** The index row of a block whose header was read. */
-export function rowOf(image: ParsedImage): {
-  hash: string;
-  parent: string;
-  fingerprint: string;
-  start: number;
-  end: number;
-  tokensSha: string;
-  tokens: Uint8Array;
-} {
-  const tokens = tokenBytes(image.tokens);
-  return {
-    hash: image.blockHash,
-    parent: image.parentHash,
-    fingerprint: image.fingerprint,
-    start: image.start,
-    end: image.end,
-    tokensSha: sha256(tokens),
-    tokens,
-  };
-}
+/** What the index keeps of a block whose header was read. */
+export type BlockInfo = Pick<BlockRow, 'hash' | 'parent' | 'fingerprint' | 'start' | 'end' | 'tokensSha'>;
 
-export function sha256(bytes: Uint8Array): string {
-  return createHash('sha256').update(bytes).digest('hex');
+export function rowOf(image: ParsedImage): BlockInfo {
+  const { blockHash, parentHash, fingerprint, start, end, tokens } = image;
+  const tokensSha = parentHash === '' ? createHash('sha256').update(tokenBytes(tokens)).digest('hex') : '';
+  return { hash: blockHash, parent: parentHash, fingerprint, start, end, tokensSha };
 }
 
 /** Makes the index say what `walk` found. `readOnly`: nothing on disk is removed. */

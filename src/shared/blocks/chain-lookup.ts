@@ -86,11 +86,17 @@ export class ChainLookup {
     const { tokens, maxTokens, blockSize, fingerprint } = this.#request;
     const parent = depth === 0 ? '' : this.#rows[depth - 1]!.ref.hash;
     const start = depth * blockSize;
+    const hashes = new Map<number, string>();
     for (const row of this.#index.partialChildren(parent, fingerprint, blockSize, Math.min(maxTokens, tokens.length))) {
       if (row.start !== start || row.end <= start || !this.#qualifies(row)) continue;
-      const own = tokens.subarray(start, row.end);
-      // Equal tokens under another tenant's salt have another hash.
-      if (Buffer.compare(row.tokens, tokenBytes(own)) === 0 && this.#hasher.block(parent, own) === row.hash) yield row;
+      // The hash says whether it holds these very tokens, under the same salt and numerics class. Many prompts shorter than
+      // a block may start the same model's chains: one hash for each length is enough.
+      let hash = hashes.get(row.end);
+      if (hash === undefined) {
+        hash = this.#hasher.block(parent, tokens.subarray(start, row.end));
+        hashes.set(row.end, hash);
+      }
+      if (hash === row.hash) yield row;
     }
   }
 

@@ -17,7 +17,7 @@ export const SCHEMA_VERSION = 1;
 const SCHEMA = `
 CREATE TABLE IF NOT EXISTS blocks (
   hash TEXT PRIMARY KEY, parent TEXT NOT NULL, fingerprint TEXT NOT NULL, start INTEGER NOT NULL, "end" INTEGER NOT NULL,
-  tokens_sha TEXT NOT NULL, tokens BLOB NOT NULL,
+  tokens_sha TEXT NOT NULL,
   kv_bytes INTEGER NOT NULL DEFAULT 0, state_bytes INTEGER NOT NULL DEFAULT 0,
   chain INTEGER NOT NULL DEFAULT 0, last_used INTEGER NOT NULL, pinned INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
@@ -33,10 +33,8 @@ export interface BlockRow {
   fingerprint: string;
   start: number;
   end: number;
-  /** SHA-256 over the block's own tokens alone: tells "other model, same text" from "never seen". */
+  /** Of a first block: SHA-256 over its tokens alone, which tells "other model, same text" from "never seen". Else ''. */
   tokensSha: string;
-  /** The block's own tokens, u32le. */
-  tokens: Uint8Array;
   kvBytes: number;
   stateBytes: number;
   /** 1 when the kv of this block and of all its parents is stored and synced. */
@@ -47,7 +45,7 @@ export interface BlockRow {
 }
 
 const COLUMNS =
-  'hash, parent, fingerprint, start, "end", tokens_sha AS tokensSha, tokens, kv_bytes AS kvBytes, state_bytes AS stateBytes, chain, last_used AS lastUsed, pinned';
+  'hash, parent, fingerprint, start, "end", tokens_sha AS tokensSha, kv_bytes AS kvBytes, state_bytes AS stateBytes, chain, last_used AS lastUsed, pinned';
 
 /** True for errors that mean the index file itself is no good, as opposed to a full disk or a busy lock. */
 export function isDamage(error: unknown): boolean {
@@ -138,7 +136,7 @@ export class IndexDb {
   /** Adds a block, or sizes of parts that a known block did not have. Recency is renewed. */
   put(row: Omit<BlockRow, 'chain' | 'lastUsed' | 'pinned'> & { lastUsed?: number }): void {
     this.#run(
-      `INSERT INTO blocks (hash, parent, fingerprint, start, "end", tokens_sha, tokens, kv_bytes, state_bytes, last_used) VALUES (?,?,?,?,?,?,?,?,?,?)
+      `INSERT INTO blocks (hash, parent, fingerprint, start, "end", tokens_sha, kv_bytes, state_bytes, last_used) VALUES (?,?,?,?,?,?,?,?,?)
        ON CONFLICT(hash) DO UPDATE SET kv_bytes = max(kv_bytes, excluded.kv_bytes), state_bytes = max(state_bytes, excluded.state_bytes), last_used = max(last_used, excluded.last_used)`,
       row.hash,
       row.parent,
@@ -146,7 +144,6 @@ export class IndexDb {
       row.start,
       row.end,
       row.tokensSha,
-      row.tokens,
       row.kvBytes,
       row.stateBytes,
       row.lastUsed ?? this.tick(),
