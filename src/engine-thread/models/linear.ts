@@ -89,20 +89,17 @@ export function declareProjection(
   const declared = groups.map((parts) => parts.map((part) => declareRows(params, part, inDim, options.bias ?? false)));
   const specs = declared.flat().map(({ spec }) => spec);
   const joinable = specs.every((spec) => spec?.bits === specs[0]?.bits && spec?.groupSize === specs[0]?.groupSize);
-  return (loader) => {
-    const { device } = loader.options;
-    if (!joinable) {
-      const lists = declared.map((parts) => parts.map(({ read }) => mx.scope(() => finish(read(loader), loader))));
-      return new Projection(lists.flat(), lists, device);
-    }
-    return mx.scope(() => {
-      const rows = ownRows(
-        joinRows(
-          declared.flat().map(({ read }) => read(loader)),
-          loader,
-        ),
-        loader,
-      );
+  return (loader) =>
+    mx.scope(() => {
+      const { device } = loader.options;
+      // Parts picked out of one stored matrix read it once.
+      const read = new Map<string, StoredRows>();
+      const lists = declared.map((parts) => parts.map((part) => part.read(loader, read)));
+      if (!joinable) {
+        const matrices = lists.map((list) => list.map((rows) => finish(rows, loader)));
+        return new Projection(matrices.flat(), matrices, device);
+      }
+      const rows = ownRows(joinRows(lists.flat(), loader), loader);
       const whole = asMatrix(rows, loader);
       if (groups.length === 1) return new Projection([whole], [[whole]], device);
       let end = 0;
@@ -118,7 +115,6 @@ export function declareProjection(
       });
       return new Projection([whole], views, device);
     });
-  };
 }
 
 /** A matrix as stored: everything has one entry per output row on axis 0. */
@@ -130,8 +126,14 @@ export interface StoredRows {
   readonly spec: QuantizationSpec | null;
 }
 
+export interface DeclaredRows {
+  readonly spec: QuantizationSpec | null;
+  /** Reads the rows into the calling scope. Stored matrices that are in `known` are not read again. */
+  read(loader: Loader, known?: Map<string, StoredRows>): StoredRows;
+}
+
 /** Declares one stored matrix [out, inDim] (or the picked rows of it), plain or quantized as the folder has it. */
-export function declareRows(params: Parameters, part: LinearPart, inDim: number, bias: boolean): { spec: QuantizationSpec | null; read: Deferred<StoredRows> } {
+export function declareRows(params: Parameters, part: LinearPart, inDim: number, bias: boolean): DeclaredRows {
   const { path, out, pick } = part;
   const stored = pick === undefined ? out : (out / (pick.to - pick.from)) * pick.width;
   const spec = params.quantizationOf(path, inDim);
@@ -139,11 +141,21 @@ export function declareRows(params: Parameters, part: LinearPart, inDim: number,
   const scales = spec === null ? null : params.declare(`${path}.scales`, [stored, inDim / spec.groupSize]);
   const biases = spec === null ? null : params.declare(`${path}.biases`, [stored, inDim / spec.groupSize]);
   const added = bias ? params.declare(`${path}.bias`, [stored]) : null;
-  const read = (loader: Loader): StoredRows => {
-    const rows = { weight: weight(loader), scales: scales?.(loader) ?? null, biases: biases?.(loader) ?? null, bias: added?.(loader) ?? null, spec };
-    return pick === undefined ? rows : mapRows(rows, (t) => pickRows(t, pick, loader.stream));
+  const readStored = (loader: Loader): StoredRows => ({
+    weight: weight(loader),
+    scales: scales?.(loader) ?? null,
+    biases: biases?.(loader) ?? null,
+    bias: added?.(loader) ?? null,
+    spec,
+  });
+  return {
+    spec,
+    read: (loader, known = new Map()) => {
+      const rows = known.get(path) ?? readStored(loader);
+      known.set(path, rows);
+      return pick === undefined ? rows : mapRows(rows, (t) => pickRows(t, pick, loader.stream));
+    },
   };
-  return { spec, read };
 }
 
 function mapRows(rows: StoredRows, f: (t: Tensor) => Tensor): StoredRows {
