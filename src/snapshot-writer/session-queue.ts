@@ -105,11 +105,16 @@ export class SessionQueue {
   touchAhead(): boolean {
     const { session } = this;
     if (session.state !== 'open') return false;
-    const page = session.underPending('touchAhead', () => session.pages.takeFresh());
-    if (page < 0) return false;
-    session.pages.touch(page);
-    session.underPending('touchAhead', () => session.pages.giveTouched(page));
-    return true;
+    return session.guarded(
+      () => {
+        const page = session.underPending('touchAhead', () => session.pages.takeFresh());
+        if (page < 0) return false;
+        session.pages.touch(page);
+        session.settlePending('touchAhead', () => session.pages.giveTouched(page));
+        return true;
+      },
+      () => false,
+    );
   }
 
   #sweep(): void {

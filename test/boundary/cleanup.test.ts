@@ -6,6 +6,7 @@ import { existsSync, readdirSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { layoutImage } from '../../dist/shared/blocks/image.js';
+import { sumOfStates } from '../../dist/shared/session/ledger.js';
 import { requestKey } from '../../dist/shared/session/request-key.js';
 import { finishUnit, submitUnit, takeUnit } from '../../dist/shared/session/units.js';
 import { watchLeaks } from '../helpers/leaks.ts';
@@ -304,6 +305,50 @@ describe('cleanup', () => {
     return f.close();
   });
 
+  const calls: [string, (f: StoreFixture) => unknown, unknown][] = [
+    ['save', (f) => f.store.save('r', 2048, toLayers(block(2))), { ok: false, reason: 'lock' }],
+    ['has', (f) => f.store.has('r', 1024), false],
+    ['cleanupRequest', (f) => f.store.cleanupRequest('r'), { complete: false }],
+    ['takeStagedFile', (f) => f.store.takeStagedFile('r', 1024), { ok: false, reason: 'lock' }],
+  ];
+  it.each(calls)('%s on a session whose registry lock died with its owner gives an answer, and the session has failed', async (_, call, answer) => {
+    const f = await startStore();
+    f.store.save('r', 1024, toLayers(block(1)));
+    await f.settled();
+    const holder = await f.actor('other', 'holder');
+    await holder.call('holdLock', 'registry');
+    await holder.worker.terminate();
+    await until(() => f.session.self.table.list().some(({ name, state }) => name === 'holder' && state !== 'alive'), 'death noticed');
+    const got = call(f);
+    if (typeof answer === 'object') expect(got).toMatchObject(answer!);
+    else expect(got).toBe(answer);
+    expect(f.session.state).toBe('failed');
+    expect(f.session.ledger.read().pending).toBe(0);
+    await f.close();
+  });
+
+  it.each(['pending', 'registry', 'cancelled', 'writerBusy'])('a dead owner of %s fails its session and no other, whatever is called next', async (lock) => {
+    const f = await startStore();
+    const other = f.open();
+    const holder = await f.actor('other', 'holder');
+    await holder.call('holdLock', lock);
+    await holder.worker.terminate();
+    await until(() => f.session.self.table.list().some(({ name, state }) => name === 'holder' && state !== 'alive'), 'death noticed');
+    f.store.save('r', 1024, toLayers(block(1)));
+    f.store.load('r', 1024);
+    f.store.has('r', 1024);
+    f.store.cleanupRequest('r');
+    f.store.cleanupAll();
+    f.store.takeStagedFile('r', 1024, { timeoutMs: 5 });
+    await until(() => f.session.state === 'failed', 'session failed');
+    expect(other.store.save('r', 1024, toLayers(block(3)))).toEqual({ ok: true, how: 'queued' });
+    await until(() => other.session.ledger.read().written === 1, 'other session written');
+    const figures = f.session.ledger.read();
+    expect(figures.pending).toBe(0);
+    expect(sumOfStates(figures)).toBe(figures.captured);
+    await f.close();
+  });
+
   it('waits end when the lock’s owner dies, and the session says so', async () => {
     const f = await startStore({ cleanupRequestWaitMs: 60_000 });
     f.store.save('r', 1024, toLayers(block(1)));
@@ -312,9 +357,11 @@ describe('cleanup', () => {
     await holder.call('holdLock', 'registry');
     await holder.worker.terminate();
     await until(() => f.session.self.table.list().some(({ name, state }) => name === 'holder' && state !== 'alive'), 'death noticed');
-    expect(f.store.save('r', 2048, toLayers(block(2)))).toMatchObject({ ok: false, reason: 'lock' });
+    expect(f.store.load('r', 1024)).toMatchObject({ ok: false, reason: 'lock' });
     expect(f.session.state).toBe('failed');
     expect(f.store.save('r', 4096, toLayers(block(2)))).toMatchObject({ ok: false, reason: 'closed' });
+    expect(f.store.has('r', 1024)).toBe(false);
+    expect(f.session.pending.tryReserve(10)).toBeNull();
     await until(() => f.events.some(({ type }) => type === 'detached'), 'writer lets go');
     const figures = f.session.ledger.read();
     expect(figures.pending).toBe(0);

@@ -56,12 +56,19 @@ export function save(session: Session, files: Files, request: SaveRequest): Save
   const { ledger } = session;
   if (session.state !== 'open') return refuse('closed', 'the session is closed');
   if (!isTokenCount(request.tokenCount)) return refuse('invalid', `a token count is a positive integer, got ${String(request.tokenCount)}`);
-  const known = session.underPending('save', () => session.items.findVisible(request.key, request.tokenCount) >= 0);
-  if (known) {
+  const known = session.guarded<boolean | null>(
+    () => session.underPending('save', () => session.items.findVisible(request.key, request.tokenCount) >= 0),
+    () => null,
+  );
+  if (known === true) {
     ledger.coalesce(false);
     return { ok: true, how: 'coalesced' };
   }
   ledger.capture();
+  if (known === null) {
+    ledger.move('pending', 'dropped:lock');
+    return refuse('lock', 'the pending buffer is not to be had');
+  }
   // From here on the boundary is counted: as dropped by this function, or by whoever makes its item invisible.
   const placed = new Placement(session, request);
   try {

@@ -55,9 +55,13 @@ export class BoundarySnapshotStore {
   /** Stores the layers of `requestId` at `tokenCount`; they are copied when this returns. Never throws. */
   save(requestId: string, tokenCount: number, layers: readonly LayerState[] | (() => readonly LayerState[]), options: SaveOptions = {}): SaveResult {
     const key = this.#key(requestId);
-    if (key === null) return { ok: false, reason: 'invalid', detail: `a request id is a non-empty string, got ${String(requestId)}` };
-    this.session.oversize.sweep();
-    return save(this.session, this.#files, { key, tokenCount, layers, options });
+    try {
+      if (key === null) return { ok: false, reason: 'invalid', detail: `a request id is a non-empty string, got ${String(requestId)}` };
+      this.session.oversize.sweep();
+      return save(this.session, this.#files, { key, tokenCount, layers, options });
+    } finally {
+      options.reservation?.release();
+    }
   }
 
   /** The layers as saved: from memory while they wait for the disk, else from the staged file, every byte verified. */
@@ -66,6 +70,14 @@ export class BoundarySnapshotStore {
     if (key === null || !isTokenCount(tokenCount)) return miss('absent', 'no such boundary');
     const { session } = this;
     if (session.state !== 'open') return miss('off', 'the session is closed');
+    return session.guarded(
+      () => this.#load(key, tokenCount),
+      (error) => miss('lock', error.message),
+    );
+  }
+
+  #load(key: RequestKey, tokenCount: number): LoadResult {
+    const { session } = this;
     const found = session.underPending('load', () => {
       const item = session.items.findVisible(key, tokenCount);
       if (item >= 0) {
@@ -82,30 +94,45 @@ export class BoundarySnapshotStore {
   has(requestId: string, tokenCount: number): boolean {
     const key = this.#key(requestId);
     if (key === null || !isTokenCount(tokenCount) || this.session.state !== 'open') return false;
-    return this.session.underRegistry('has', () => this.#hasFile(key, tokenCount, [FILE_STATE.pending, FILE_STATE.file]));
+    const look = () => this.session.underRegistry('has', () => this.#hasFile(key, tokenCount, [FILE_STATE.pending, FILE_STATE.file]));
+    return this.session.guarded(look, () => false);
   }
 
   /** Detaches the boundary's file; the caller owns the path. Waits for its write, so never on the engine thread nor in the drain loop. */
   takeStagedFile(requestId: string, tokenCount: number, options: { timeoutMs?: number } = {}): Taken {
     const key = this.#key(requestId);
     if (key === null || !isTokenCount(tokenCount)) return { ok: false, reason: 'absent', detail: 'no such boundary' };
-    return takeStaged(this.session, this.#files, key, tokenCount, options.timeoutMs ?? this.session.limits.takeWaitMs);
+    const timeoutMs = options.timeoutMs ?? this.session.limits.takeWaitMs;
+    return this.session.guarded<Taken>(
+      () => takeStaged(this.session, this.#files, key, tokenCount, timeoutMs),
+      (error) => ({ ok: false, reason: 'lock', detail: error.message }),
+    );
   }
 
   /** Forgets a request and removes its files; what the writer holds, the writer removes. */
   cleanupRequest(requestId: string): CleanupResult {
     const key = this.#key(requestId);
     if (key === null || this.session.state !== 'open') return { complete: true, inFlight: 0 };
-    const { inFlight, condemned } = forget(this.session, key);
-    if (inFlight === 0 && condemned === 0) return { complete: true, inFlight: 0 };
-    return this.#finishCleanup(key, this.session.limits.cleanupRequestWaitMs);
+    return this.session.guarded(
+      () => {
+        const { inFlight, condemned } = forget(this.session, key);
+        if (inFlight === 0 && condemned === 0) return { complete: true, inFlight: 0 };
+        return this.#finishCleanup(key, this.session.limits.cleanupRequestWaitMs);
+      },
+      () => ({ complete: false, inFlight: 0 }),
+    );
   }
 
   /** Forgets everything; the session's folder stays, empty. */
   cleanupAll(): CleanupResult {
     if (this.session.state !== 'open') return { complete: true, inFlight: 0 };
-    forget(this.session, null);
-    return this.#finishCleanup(null, this.session.limits.cleanupAllWaitMs);
+    return this.session.guarded(
+      () => {
+        forget(this.session, null);
+        return this.#finishCleanup(null, this.session.limits.cleanupAllWaitMs);
+      },
+      () => ({ complete: false, inFlight: 0 }),
+    );
   }
 
   /** Items in flight of a cleaned request that the writer has not dealt with yet. */
@@ -141,7 +168,7 @@ export class BoundarySnapshotStore {
     const { stagingDir } = session.memory;
     this.#files.ensureFolder(stagingDir);
     for (const name of this.#files.list(stagingDir)) {
-      const used = session.underRegistry('strays', () =>
+      const used = session.settleRegistry('strays', () =>
         session.registry.recordsOf(null).some((index) => dirname(this.#pathOf(index)) === join(stagingDir, name)),
       );
       if (!used) this.#files.removeTree(join(stagingDir, name));

@@ -84,7 +84,7 @@ export function sweep(session: Session, files: Files, key: RequestKey | null = n
   const errors: string[] = [];
   let removed = 0;
   for (;;) {
-    const next = session.underRegistry('sweep', () => {
+    const next = session.settleRegistry('sweep', () => {
       for (const index of registry.recordsOf(key)) {
         if (registry.get(index, RECORD.state) === FILE_STATE.condemned && registry.get(index, RECORD.removeFailed) === 0) return registry.read(index);
       }
@@ -94,7 +94,7 @@ export function sweep(session: Session, files: Files, key: RequestKey | null = n
     const path = stagedPath(memory.stagingDir, next.key, next.tokenCount);
     const failure = attempt(() => removeStaged(files, path));
     if (failure !== null) errors.push(`${failure} ${path}`);
-    session.underRegistry('swept', () => {
+    session.settleRegistry('swept', () => {
       // A save of the same boundary may have taken the record over meanwhile; then the file is its business.
       if (registry.get(next.index, RECORD.state) !== FILE_STATE.condemned || registry.get(next.index, RECORD.generation) !== next.generation) return;
       session.addCondemned(-1);
@@ -122,7 +122,7 @@ function removeStaged(files: Files, path: string): void {
  */
 export function removeFolderIfUnused(session: Session, files: Files, key: RequestKey, ending = 0): string | null {
   const { registry } = session;
-  const used = session.underRegistry('folder', () => registry.recordsOf(key).some((index) => registry.get(index, RECORD.generation) !== ending));
+  const used = session.settleRegistry('folder', () => registry.recordsOf(key).some((index) => registry.get(index, RECORD.generation) !== ending));
   if (used) return null;
   const folder = requestFolder(session.memory.stagingDir, key);
   const failure = attempt(() => files.removeFolderIfEmpty(folder));

@@ -49,36 +49,40 @@ export class Reservation {
   }
 }
 
-export class PendingBytes {
-  readonly #figures: BigInt64Array;
-  readonly #lock: TimedMutex;
-  readonly #cond: Condition;
-  readonly #limits: SessionLimits;
-  readonly #isOpen: () => boolean;
+/** What it needs of its session. */
+export interface PendingOwner {
+  readonly limits: SessionLimits;
+  readonly locks: { readonly pending: TimedMutex };
+  readonly pendingCond: Condition;
+  readonly state: string;
+  guarded<T>(fn: () => T, fallback: (error: TidemarkError) => T): T;
+}
 
-  constructor(figures: BigInt64Array, lock: TimedMutex, cond: Condition, limits: SessionLimits, isOpen: () => boolean) {
+export class PendingBytes {
+  readonly #owner: PendingOwner;
+  readonly #figures: BigInt64Array;
+
+  constructor(owner: PendingOwner, figures: BigInt64Array) {
+    this.#owner = owner;
     this.#figures = figures;
-    this.#lock = lock;
-    this.#cond = cond;
-    this.#limits = limits;
-    this.#isOpen = isOpen;
   }
 
   /** Admits `bytes` at once, or returns null. Never waits for more than the lock. */
   tryReserve(bytes: number): Reservation | null {
-    return withLock(this.#lock, this.#limits.lockWaitMs, 'pending.tryReserve', () => this.#admit(bytes));
+    return this.#underLock<Reservation | null>('pending.tryReserve', () => this.#admit(bytes), null);
   }
 
   /** Admits `bytes`, waiting up to `timeoutMs` for others to go; null when the time passed or the session was closed. */
-  reserve(bytes: number, timeoutMs: number = this.#limits.reserveWaitMs): Reservation | null {
-    return withLock(this.#lock, this.#limits.lockWaitMs, 'pending.reserve', () => {
+  reserve(bytes: number, timeoutMs: number = this.#owner.limits.reserveWaitMs): Reservation | null {
+    const wait = () => {
       let got: Reservation | null = null;
       this.waitFor(() => {
         got = this.#admit(bytes);
         return got !== null;
       }, timeoutMs);
       return got;
-    });
+    };
+    return this.#underLock<Reservation | null>('pending.reserve', wait, null);
   }
 
   /** `pending` is held. Waits until `done` says so, the session closes or the time passes; the time counts as backpressure. */
@@ -86,10 +90,10 @@ export class PendingBytes {
     if (done()) return true;
     const begin = now();
     let met = false;
-    this.#cond.waitUntil(
+    this.#owner.pendingCond.waitUntil(
       () => {
         met = done();
-        return met || !this.#isOpen();
+        return met || this.#owner.state !== 'open';
       },
       timeoutMs,
       'pending bytes',
@@ -105,7 +109,7 @@ export class PendingBytes {
   /** `pending` is held: whether `bytes` more may be held. One item above the cap is let in when nothing is held. */
   fits(bytes: number): boolean {
     const held = this.held;
-    return held === 0 || held + bytes <= this.#limits.pendingMaxBytes;
+    return held === 0 || held + bytes <= this.#owner.limits.pendingMaxBytes;
   }
 
   /** `pending` is held. */
@@ -118,7 +122,7 @@ export class PendingBytes {
   discharge(bytes: number): void {
     const held = Atomics.sub(this.#figures, HELD, BigInt(bytes)) - BigInt(bytes);
     if (held < 0n) throw new TidemarkError('INVALID_ARGUMENT', `${bytes} pending bytes were given back twice`);
-    this.#cond.broadcast();
+    this.#owner.pendingCond.broadcast();
   }
 
   /** @internal `pending` is held. */
@@ -128,7 +132,7 @@ export class PendingBytes {
 
   /** @internal */
   giveBack(reservation: Reservation): void {
-    withLock(this.#lock, this.#limits.lockWaitMs, 'reservation.release', () => this.discharge(reservation.surrender()));
+    this.#underLock('reservation.release', () => this.discharge(reservation.surrender()), undefined);
   }
 
   countWritten(bytes: number): void {
@@ -153,9 +157,17 @@ export class PendingBytes {
   }
 
   #admit(bytes: number): Reservation | null {
-    if (!this.#isOpen() || !this.fits(bytes) || Atomics.load(this.#figures, RESERVATIONS) >= BigInt(MAX_RESERVATIONS)) return null;
+    if (this.#owner.state !== 'open' || !this.fits(bytes) || Atomics.load(this.#figures, RESERVATIONS) >= BigInt(MAX_RESERVATIONS)) return null;
     this.charge(bytes);
     Atomics.add(this.#figures, RESERVATIONS, 1n);
     return new Reservation(this, bytes);
+  }
+
+  #underLock<T>(site: string, fn: () => T, otherwise: T): T {
+    const { locks, limits } = this.#owner;
+    return this.#owner.guarded(
+      () => withLock(locks.pending, limits.lockWaitMs, site, fn),
+      () => otherwise,
+    );
   }
 }

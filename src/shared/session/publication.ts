@@ -67,7 +67,7 @@ function enterRegistry(session: Session, key: RequestKey, tokenCount: number, re
  */
 export function takeItem(session: Session, ref: ItemRef): boolean {
   const { items, space } = session;
-  return session.underPending('take', () => {
+  return session.settlePending('take', () => {
     if (!items.is(ref.item, ref.generation)) return false;
     const state = items.get(ref.item, ITEM.state);
     if (state === STATE.queued && items.get(ref.item, ITEM.decision) === DECISION.waiting) {

@@ -137,7 +137,7 @@ export class Session {
     this.locks = { writerBusy: mutex('writerBusy'), pending: mutex('pending'), registry: mutex('registry'), cancelled: mutex('cancelled') };
     this.pendingCond = this.#lockTable.condition('pendingCond', this.locks.pending);
     const figures = new BigInt64Array(memory.control, layout.words * 4, PENDING_FIGURES);
-    this.pending = new PendingBytes(figures, this.locks.pending, this.pendingCond, limits, () => this.state === 'open');
+    this.pending = new PendingBytes(this, figures);
     this.items = new ItemTable(words.subarray(layout.items, layout.items + ItemTable.wordsFor(layout.itemCount)), layout.itemCount);
     this.pages = new PagePool(words.subarray(layout.pages, layout.pages + PagePool.wordsFor(layout.pageCount)), memory.arena, limits.pageBytes);
     this.registry = new Registry(words.subarray(layout.registry, layout.registry + Registry.wordsFor(limits.registryCapacity)), limits.registryCapacity);
@@ -170,6 +170,10 @@ export class Session {
     return withLock(this.locks.registry, timeoutMs, site, fn);
   }
 
+  settleRegistry<T>(site: string, fn: () => T): T {
+    return this.underRegistry(site, fn, SETTLE_MS);
+  }
+
   /** pending → registry → cancelled, for what must change together and must not be left undone. */
   settleAll<T>(site: string, fn: () => T): T {
     const { registry, cancelled } = this.locks;
@@ -189,6 +193,20 @@ export class Session {
     const count = this.ledger.failPending();
     this.#wakeAll();
     return count;
+  }
+
+  /**
+   * Runs `fn`; when a lock of this session is not to be had, gives `fallback` instead. A lock whose owner died fails the
+   * session: that is noticed here, reported through its state, and is no reason to end whatever the caller does besides.
+   */
+  guarded<T>(fn: () => T, fallback: (error: TidemarkError) => T): T {
+    try {
+      return fn();
+    } catch (error) {
+      if (!(error instanceof TidemarkError) || (error.code !== 'LOCK_OWNER_DIED' && error.code !== 'LOCK_TIMEOUT')) throw error;
+      if (error.code === 'LOCK_OWNER_DIED') this.fail();
+      return fallback(error);
+    }
   }
 
   #wakeAll(): void {

@@ -35,8 +35,19 @@ export interface Unit extends ItemRef {
   readonly hasState: boolean;
 }
 
-/** Queues the unit, or says why not. The image's sources are copied when this returns. */
+/** Queues the unit, or says why not. The image's sources are copied when this returns; the reservation is used up or released. */
 export function submitUnit(session: Session, spec: UnitSpec, reservation: Reservation | null = null): 'queued' | DropReason {
+  try {
+    return session.guarded<'queued' | DropReason>(
+      () => submit(session, spec, reservation),
+      () => 'lock',
+    );
+  } finally {
+    reservation?.release();
+  }
+}
+
+function submit(session: Session, spec: UnitSpec, reservation: Reservation | null): 'queued' | DropReason {
   const { items, space } = session;
   if (session.state !== 'open') return 'closed';
   const admitted = session.underPending('submitUnit', () => {
