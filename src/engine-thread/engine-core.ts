@@ -61,7 +61,10 @@ export class EngineCore {
       (message) => this.#deliver({ kind: 'warning', code: 'MODEL', message }),
     );
     this.#model = model;
-    this.#store = this.#init.store === null ? null : new EngineStoreClient(this.#init.store, this.#self, model, (message) => this.#deliver({ kind: 'warning', code: 'BOUNDARY', message }));
+    this.#store =
+      this.#init.store === null
+        ? null
+        : new EngineStoreClient(this.#init.store, this.#self, model, (message) => this.#deliver({ kind: 'warning', code: 'BOUNDARY', message }));
     const clears = new CacheClears(() => {
       const cleared = syncAndClearCache(stream, bufferAccess);
       this.#counters.add(cleared ? 'clears' : 'clearsSkipped');

@@ -79,7 +79,7 @@ export class ArraysCache implements LayerCache {
   clone(s: Stream): ArraysCache {
     const copy = new ArraysCache(this.specs, this.rows);
     copy.#offsets = [...this.#offsets];
-    copy.#adopt(this.#arrays.map((t) => (t === null ? null : physicalCopy(t, s))));
+    mx.scope(() => copy.#adopt(this.#arrays.map((t) => (t === null ? null : physicalCopy(t, s)))));
     return copy;
   }
 
@@ -90,13 +90,8 @@ export class ArraysCache implements LayerCache {
   extractRow(row: number, s: Stream): ArraysCache {
     const single = new ArraysCache(this.specs);
     single.#offsets = [this.#offsets[row]!];
-    single.#adopt(
-      this.#arrays.map((t, i) => {
-        if (t === null) return null;
-        const shape = this.specs[i]!.shape;
-        return physicalCopy(mx.slice(t, [row, ...shape.map(() => 0)], [row + 1, ...shape], s), s);
-      }),
-    );
+    const rowOf = (t: Tensor, { shape }: ArraySpec) => physicalCopy(mx.slice(t, [row, ...shape.map(() => 0)], [row + 1, ...shape], s), s);
+    mx.scope(() => single.#adopt(this.#arrays.map((t, i) => (t === null ? null : rowOf(t, this.specs[i]!)))));
     return single;
   }
 
@@ -107,19 +102,11 @@ export class ArraysCache implements LayerCache {
     const merged = new ArraysCache(specs, offsets.length);
     merged.#offsets = offsets;
     if (caches.every((cache) => cache.tensors().length === 0)) return merged;
-    merged.#adopt(
-      specs.map((_, i) =>
-        mx.scope(() =>
-          mx.keep(
-            mx.concatenate(
-              caches.map((cache) => cache.get(i, s)),
-              0,
-              s,
-            ),
-          ),
-        ),
-      ),
-    );
+    const beside = (i: number) => {
+      const rows = caches.map((cache) => cache.get(i, s));
+      return mx.concatenate(rows, 0, s);
+    };
+    mx.scope(() => merged.#adopt(specs.map((_, i) => beside(i))));
     return merged;
   }
 

@@ -105,7 +105,9 @@ export class KvCache implements LayerCache {
 
   clone(s: Stream): KvCache {
     const copy = new KvCache(this.shape, this.#padding);
-    if (this.#keys !== null) copy.#adopt(physicalCopy(this.#keys, s), physicalCopy(this.#values!, s), this.#capacity, this.#length);
+    mx.scope(() => {
+      if (this.#keys !== null) copy.#adopt(physicalCopy(this.#keys, s), physicalCopy(this.#values!, s), this.#capacity, this.#length);
+    });
     return copy;
   }
 
@@ -237,12 +239,13 @@ export class KvCache implements LayerCache {
           if (tokens === 0) return;
           const whole = element === 0 ? cache.#keys! : cache.#values!;
           const part = mx.slice(whole, [row, 0, cache.#length - tokens, 0], [row + 1, heads, cache.#length, dim], s);
-          target = mx.sliceUpdate(target, part, [i, 0, length - tokens, 0], [i + 1, heads, length, dim], s);
+          if (sources.length === 1 && tokens === capacity) target = physicalCopy(part, s);
+          else target = mx.sliceUpdate(target, part, [i, 0, length - tokens, 0], [i + 1, heads, length, dim], s);
         });
         mx.evaluate([target]);
         return mx.keep(target);
       });
-    this.#adopt(buffer(0), buffer(1), capacity, length);
+    mx.scope(() => this.#adopt(buffer(0), buffer(1), capacity, length));
   }
 
   /** The blocks' rows in one host buffer laid out as the device buffer will be, then one copy into MLX. */

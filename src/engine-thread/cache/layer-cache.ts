@@ -11,7 +11,7 @@
 import { TidemarkError } from '../../shared/errors.ts';
 import type { LayerState, Dtype as StoredDtype, TensorBytes } from '../../shared/layer-state.ts';
 import * as mx from '../mlx/ops.ts';
-import type { Dtype, Stream, Tensor } from '../mlx/types.ts';
+import { type Dtype, dtypeBytes, type Stream, type Tensor } from '../mlx/types.ts';
 
 export interface LayerCache {
   /** As stored in files, e.g. 'KVCache', 'ArraysCache'. */
@@ -134,11 +134,18 @@ function tensorBytes(t: Tensor): TensorBytes {
   };
 }
 
-/** A buffer of its own with the same contents: later in-place updates of either never touch the other. */
+const UNSIGNED: Readonly<Record<number, Dtype>> = { 1: 'uint8', 2: 'uint16', 4: 'uint32', 8: 'uint64' };
+
+/**
+ * A buffer of its own with the same bits, row-contiguous: later in-place updates of either never touch the other.
+ *
+ * MLX has no operation for that: `copy` shares the buffer, `contiguous` shares it where it can, and a `sliceUpdate` of
+ * everything returns the update itself. An OR with 0 over the bits computes a new one.
+ */
 export function physicalCopy(t: Tensor, s: Stream): Tensor {
-  const shape = mx.shapeOf(t);
-  const start = shape.map(() => 0);
-  return mx.scope(() => mx.keep(mx.sliceUpdate(mx.zeros(shape, mx.dtypeOf(t), s), t, start, shape, s)));
+  const dtype = mx.dtypeOf(t);
+  const bits = UNSIGNED[dtypeBytes(dtype)]!;
+  return mx.scope(() => mx.keep(mx.view(mx.bitwiseOr(mx.view(mx.contiguous(t, s), bits, s), 0, s), dtype, s)));
 }
 
 export function offsetError(className: string, expected: string, received: number): TidemarkError {
