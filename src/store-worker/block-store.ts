@@ -37,6 +37,11 @@ export interface ReadyFile {
 
 const EVICTED_REMEMBERED = 8192;
 
+/** Whether an error means that the index at hand is no good and should be rebuilt. */
+export function isIndexDamage(error: unknown): boolean {
+  return isDamage(error) || String((error as { code?: unknown } | null)?.code).startsWith('SQLITE_IOERR');
+}
+
 export class BlockStore {
   readonly paths: BlockPaths;
   readonly files: Files;
@@ -148,7 +153,7 @@ export class BlockStore {
     try {
       return act(this.#index);
     } catch (error) {
-      if (!isDamage(error) && !String((error as { code?: unknown })?.code).startsWith('SQLITE_IOERR')) throw error;
+      if (!isIndexDamage(error)) throw error;
       this.reopenIndex('damage');
       return act(this.#index);
     }
@@ -161,6 +166,11 @@ export class BlockStore {
     this.#syncedFolders.clear();
     // Without its file the connection goes on working on something that no start will ever find.
     if (this.#index.inMemory || this.files.kind(this.paths.index) !== 'file') this.reopenIndex('recovery');
+  }
+
+  /** The index itself, for readers that handle its damage themselves. Not to be kept over a yield without doing so. */
+  get index(): IndexDb {
+    return this.#index;
   }
 
   /** Opens the index again from what is on disk: after damage, and when a folder that was gone is back. */

@@ -14,7 +14,7 @@ import type { RestoreGiver, RestoreResult } from '../shared/blocks/restore-chann
 import type { RestoreRequest } from '../shared/blocks/restore-request.ts';
 import type { BlockPart } from '../shared/layer-state.ts';
 import { now } from '../shared/sync/clock.ts';
-import type { BlockStore } from './block-store.ts';
+import { type BlockStore, isIndexDamage } from './block-store.ts';
 
 /** 'wait': nothing can go on until the engine releases a part; 'step': call again soon. */
 export type RestoreYield = 'wait' | 'step';
@@ -52,11 +52,23 @@ export class RestoreJob {
   }
 
   *run(): Generator<RestoreYield, RestoreOutcome, undefined> {
+    for (let attempt = 1; ; attempt += 1) {
+      const { index } = this.#store;
+      try {
+        return yield* this.#attempt();
+      } catch (error) {
+        // The index turned out to be damaged, or was replaced while this restore slept: look again in the new one.
+        const replaced = this.#store.index !== index;
+        if (attempt === 3 || (!replaced && !isIndexDamage(error))) throw error;
+        if (!replaced) this.#store.reopenIndex('damage');
+      }
+    }
+  }
+
+  *#attempt(): Generator<RestoreYield, RestoreOutcome, undefined> {
     const lookup = yield* this.#lookup();
     if (typeof lookup === 'string') return this.#miss(lookup);
-    const points = lookup.points();
-    for (let next = this.#store.withIndex(() => points.next()); next.done !== true; next = this.#store.withIndex(() => points.next())) {
-      const point = next.value;
+    for (const point of lookup.points()) {
       this.using.clear();
       for (const block of point.chain) this.using.add(block.hash);
       const outcome = yield* this.#handOver(point, lookup);
@@ -66,7 +78,7 @@ export class RestoreJob {
       const why = this.#failure ?? this.#shortfall(lookup, point);
       return { tokenCount: point.tokenCount, reason: why?.reason ?? null, detail: why?.detail ?? '', bytes: this.#bytes };
     }
-    const { reason, detail } = this.#failure ?? this.#store.withIndex(() => lookup.reason((hash) => this.#store.wasEvicted(hash)));
+    const { reason, detail } = this.#failure ?? lookup.reason((hash) => this.#store.wasEvicted(hash));
     return { tokenCount: 0, reason, detail, bytes: this.#bytes };
   }
 
@@ -74,7 +86,7 @@ export class RestoreJob {
   *#lookup(): Generator<RestoreYield, ChainLookup | 'deadline' | 'cancelled', undefined> {
     const until = now() + QUEUED_WAIT_MS;
     for (;;) {
-      const lookup = this.#store.withIndex((index) => new ChainLookup(index, this.#request));
+      const lookup = new ChainLookup(this.#store.index, this.#request);
       if (now() > until || !this.#isQueued((tokenCount) => lookup.hashAt(tokenCount))) return lookup;
       yield 'wait';
       if (this.#giver.isCancelled(this.#number)) return 'cancelled';
@@ -85,7 +97,7 @@ export class RestoreJob {
   /** A reason worth telling although something was restored. That nothing more was ever stored is none. */
   #shortfall(lookup: ChainLookup, point: RestorePoint): { reason: ImageMiss['reason']; detail: string } | null {
     if (point.tokenCount >= this.#request.maxTokens) return null;
-    const why = this.#store.withIndex(() => lookup.reason((hash) => this.#store.wasEvicted(hash)));
+    const why = lookup.reason((hash) => this.#store.wasEvicted(hash));
     return why.reason === 'absent' ? null : why;
   }
 

@@ -1,7 +1,7 @@
 // A disk that fails is told once, by one event with a code, and recovers by itself. Must not happen: an error that reaches
 // the engine, bytes that stay held, a second event for the same outage.
 import { execFileSync } from 'node:child_process';
-import { mkdtempSync, readdirSync, renameSync, rmdirSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, renameSync, rmdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
@@ -114,6 +114,51 @@ describe('a failing disk', () => {
     expect(harness.of('degraded')).toMatchObject([{ code: 'CACHE_DIR_UNUSABLE' }]);
     expect(harness.of('recovered')).toHaveLength(1);
     expect(harness.tree().filter((name) => name.startsWith('blocks/'))).toHaveLength(2);
+  });
+});
+
+describe('an index that is damaged while in use', () => {
+  it('is set aside and rebuilt where it is met; the work at hand goes on', () => {
+    const harness = new Harness();
+    for (let seed = 1; seed <= 12; seed += 1) harness.submitChain(tokensOf(3 * BLOCK, seed), `r${seed}`);
+    harness.drain();
+    harness.events.length = 0;
+    harness.submitChain(tokensOf(2 * BLOCK, 50), 'new');
+    harness.drain((store) => {
+      // SQLite has all of this small file in its cache, so the statement that meets the damage is made up.
+      store.withIndex((index) => {
+        const put = index.put;
+        index.put = () => {
+          index.put = put;
+          throw Object.assign(new Error('database disk image is malformed'), { code: 'SQLITE_CORRUPT' });
+        };
+      });
+      for (const suffix of ['', '-wal']) {
+        const path = join(harness.dir, `index.sqlite${suffix}`);
+        if (existsSync(path)) writeFileSync(path, Buffer.alloc(statSync(path).size, 0xa5));
+      }
+    });
+    expect(harness.of('durable').map((event) => event.tokenCount)).toEqual([16, 32]);
+    expect(harness.of('degraded')).toEqual([]);
+    expect(harness.of('note').map((event) => [event.code, event.details.when])).toEqual([['INDEX_REBUILT', 'damage']]);
+    expect(harness.lookUp(tokensOf(3 * BLOCK, 7)).end).toMatchObject({ type: 'done', tokenCount: 48 });
+    expect(harness.lookUp(tokensOf(2 * BLOCK, 50)).end).toMatchObject({ type: 'done', tokenCount: 32 });
+  });
+});
+
+describe('an index that a restore finds damaged', () => {
+  it('is rebuilt, and the restore is served all the same', () => {
+    const harness = new Harness();
+    const tokens = tokensOf(3 * BLOCK);
+    harness.submitChain(tokens, 'a');
+    harness.drain();
+    const ticket = harness.begin(tokens);
+    harness.drain((store) => {
+      store.index.get = () => {
+        throw Object.assign(new Error('database disk image is malformed'), { code: 'SQLITE_CORRUPT' });
+      };
+    });
+    expect(harness.readAll(ticket).end).toMatchObject({ type: 'done', tokenCount: 48, reason: null });
   });
 });
 
@@ -233,5 +278,36 @@ describe('a disk of 8 MB', () => {
     harness.submitKvOnly(kv);
     harness.drain();
     expect(harness.of('durable')).toHaveLength(1);
+  });
+});
+
+describe('a read-only disk', () => {
+  it('what is stored is restored, in either mode; units fail with one event', (test) => {
+    const disk = smallDisk();
+    if (typeof disk !== 'string') return test.skip(disk.reason);
+    const dir = join(disk, 'cache');
+    const tokens = tokensOf(2 * BLOCK + 3);
+    const writer = new Harness({ dir });
+    writer.submitChain(tokens, 'a');
+    writer.drain();
+    execFileSync('mount', ['-o', 'remount,ro', disk]);
+    const reader = new Harness({ dir, mode: 'read-only' });
+    expect(reader.lookUp(tokens).end).toMatchObject({ type: 'done', tokenCount: tokens.length });
+    expect(reader.of('degraded')).toEqual([]);
+
+    // The mount went read-only under a writer.
+    const surprised = writer;
+    surprised.events.length = 0;
+    const [other] = chainSpecs(tokensOf(BLOCK, 5), BLOCK);
+    surprised.submitKvOnly(other!.kv);
+    surprised.submitKvOnly(other!.kv);
+    surprised.drain();
+    expect(surprised.lookUp(tokens).end).toMatchObject({ type: 'done', tokenCount: tokens.length });
+    expect(surprised.of('degraded')).toMatchObject([{ code: 'CACHE_READ_ONLY' }]);
+    expect(surprised.of('failed')).toHaveLength(2);
+    execFileSync('mount', ['-o', 'remount,rw', disk]);
+    surprised.submitKvOnly(other!.kv);
+    surprised.drain();
+    expect(surprised.of('durable')).toHaveLength(1);
   });
 });

@@ -155,10 +155,10 @@ export class Harness {
   }
 
   /** Runs the drain loop until everything queued is done, then closes the store. */
-  drain(whileOpen: (store: BlockStore) => void = () => undefined, beforeSleep: () => void = () => undefined): void {
+  drain(whileOpen: (store: BlockStore) => void = () => undefined, beforeSleep: () => void = () => undefined, stop: 'drain' | 'now' = 'drain'): void {
     const { port1, port2 } = new MessageChannel();
     port1.postMessage({ type: 'attach', session: 1, memory: this.session.memory } satisfies LoopMessage);
-    this.control.store.requestStop('drain');
+    this.control.store.requestStop(stop);
     const self = new ThreadTable(this.#threads).enter('store-worker', 'store', { mayBlock: true });
     const idle = self.idle.bind(self);
     self.idle = () => {

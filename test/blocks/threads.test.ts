@@ -192,6 +192,37 @@ describe('a store worker that dies', () => {
   });
 });
 
+describe('a disk that hangs', () => {
+  it('75: the engine goes on; a restore that cannot be served ends at its deadline, and works afterwards', async () => {
+    const hold = holdAt('fsync', '/blocks/');
+    const hub = startHub(tempDir('hub'), hold.faults);
+    const memory = hub.session();
+    const [stored, missed] = await hub.engine(memory, [
+      { step: 'store', tokens: TOKENS, requestId: 'a', requestNo: 1 },
+      { step: 'restore', tokens: TOKENS, deadlineMs: 300 },
+    ]);
+    expect(Atomics.load(hold.words, 0)).toBe(1);
+    expect(new Set(stored as unknown as string[])).toEqual(new Set(['saved', 'queued']));
+    expect(missed).toMatchObject({ type: 'miss', reason: 'deadline' });
+    Atomics.store(hold.words, 0, 2);
+    const [again] = await hub.engine(memory, [{ step: 'restore', tokens: TOKENS }]);
+    expect(again).toMatchObject({ type: 'done', tokenCount: TOKENS.length, right: true });
+    await hub.stop();
+  });
+
+  it('diagnose can name the path: the thread’s activity says which operation it is in', async () => {
+    const hold = holdAt('fsync', '/blocks/');
+    const hub = startHub(tempDir('hub'), hold.faults);
+    void hub.engine(hub.session(), [{ step: 'store', tokens: TOKENS, requestId: 'a', requestNo: 1 }]);
+    await hub.until(() => Atomics.load(hold.words, 0) === 1, 'the store worker to be held');
+    const thread = new ThreadTable(hub.shared.threads).list().find((info) => info.kind === 'store-worker')!;
+    expect(thread.activity).toBe('file');
+    expect(thread.detail).toMatch(/^fsync .*blocks/);
+    Atomics.store(hold.words, 0, 2);
+    await hub.stop();
+  });
+});
+
 describe('store and restore over real threads', () => {
   it('58, 70, 93: what an engine stores becomes durable and comes back, without a turn of its loop', async () => {
     const hub = startHub();
