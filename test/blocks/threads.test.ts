@@ -197,11 +197,9 @@ describe('a disk that hangs', () => {
     const hold = holdAt('fsync', '/blocks/');
     const hub = startHub(tempDir('hub'), hold.faults);
     const memory = hub.session();
-    const [stored, missed] = await hub.engine(memory, [
-      { step: 'store', tokens: TOKENS, requestId: 'a', requestNo: 1 },
-      { step: 'restore', tokens: TOKENS, deadlineMs: 300 },
-    ]);
-    expect(Atomics.load(hold.words, 0)).toBe(1);
+    const [stored] = await hub.engine(memory, [{ step: 'store', tokens: TOKENS, requestId: 'a', requestNo: 1 }]);
+    await hub.until(() => Atomics.load(hold.words, 0) === 1, 'the store worker to be held');
+    const [missed] = await hub.engine(memory, [{ step: 'restore', tokens: TOKENS, deadlineMs: 300 }]);
     expect(new Set(stored as unknown as string[])).toEqual(new Set(['saved', 'queued']));
     expect(missed).toMatchObject({ type: 'miss', reason: 'deadline' });
     Atomics.store(hold.words, 0, 2);
