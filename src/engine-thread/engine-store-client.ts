@@ -13,7 +13,7 @@ import { HubControl } from '../shared/loop-control.ts';
 import { attachSession, type Session } from '../shared/session/index.ts';
 import type { ThreadHandle } from '../shared/sync/thread-table.ts';
 import { IndexReader } from './boundary/lookup.ts';
-import { type BlockUnit, publishBlock, unitBytes } from './boundary/publish.ts';
+import { type BlockUnit, publishBlock, unitBytes, unitsInFlight } from './boundary/publish.ts';
 import { type BlockSink, BoundaryRecorder, type CapturedBlock } from './boundary/recorder.ts';
 import { RestoreClient } from './boundary/restore.ts';
 import { RestoreAttempt } from './boundary/restore-attempt.ts';
@@ -48,7 +48,11 @@ export class EngineStoreClient {
     this.#session = attachSession(init.memory, self, { post: (mail) => init.hubPort.postMessage(mail) });
     this.#snapshots = new BoundarySnapshotStore(this.#session);
     this.#restores = new RestoreClient(init.memory.restore, this.#session.storeBell, { workerIsAlive: () => loops.store.state !== 'returned' });
-    this.#reader = new IndexReader(init.cacheDir, () => this.#restores.indexUsable);
+    this.#reader = new IndexReader(
+      init.cacheDir,
+      () => this.#restores.indexUsable,
+      () => unitsInFlight(this.#session) === 0,
+    );
     this.#identity = {
       fingerprint: model.fingerprint,
       // The numerics class: what changes the bits of a forward pass. The salt keeps tenants apart.

@@ -4,7 +4,7 @@
  */
 import { parentPort, workerData } from 'node:worker_threads';
 import { IndexReader } from '../../dist/engine-thread/boundary/lookup.js';
-import { publishBlock } from '../../dist/engine-thread/boundary/publish.js';
+import { publishBlock, unitsInFlight } from '../../dist/engine-thread/boundary/publish.js';
 import { RestoreClient } from '../../dist/engine-thread/boundary/restore.js';
 import { BoundarySnapshotStore } from '../../dist/engine-thread/boundary/snapshot-store.js';
 import { ChainHasher } from '../../dist/shared/blocks/identity.js';
@@ -16,7 +16,11 @@ const self = new ThreadTable(shared.threads).enter('engine', 'engine');
 const session = attachSession(memory, self);
 const store = new BoundarySnapshotStore(session);
 const client = new RestoreClient(memory.restore, session.storeBell);
-const reader = new IndexReader(cacheDir, () => client.indexUsable);
+const reader = new IndexReader(
+  cacheDir,
+  () => client.indexUsable,
+  () => unitsInFlight(session) === 0,
+);
 const identity = { fingerprint: 'model', extraKeys: ['x'] };
 const BLOCK = 16;
 

@@ -24,21 +24,24 @@ export type LookupResult =
 export class IndexReader {
   readonly #path: string;
   readonly #usable: () => boolean;
+  readonly #complete: () => boolean;
   #index: IndexDb | null = null;
   #inode = 0n;
 
   /**
-   * `usable`: whether the index says all there is: the store worker keeps it on disk (`RestoreClient.indexUsable`), and no
-   * unit of this engine is on its way into it (`unitsInFlight`), because a restore would wait for that one.
+   * `usable`: whether the store worker keeps the index on disk (`RestoreClient.indexUsable`). `complete`: whether no unit of
+   * this engine is on its way into it (`unitsInFlight`); a restore would wait for that one, so the index has no last word.
    */
-  constructor(cacheDir: string, usable: () => boolean) {
+  constructor(cacheDir: string, usable: () => boolean, complete: () => boolean = () => true) {
     this.#path = new BlockPaths(cacheDir).index;
     this.#usable = usable;
+    this.#complete = complete;
   }
 
   /** The longest prefix that the index knows as restorable. Never throws, never waits longer than SQLite's short busy limit. */
   longestChain(request: LookupRequest): LookupResult {
     if (!this.#usable()) return { known: false, detail: 'the store worker keeps no index on disk' };
+    if (!this.#complete()) return { known: false, detail: 'blocks are on their way into the index' };
     try {
       const lookup = new ChainLookup(this.#open(), request);
       const point = lookup.points().next();
