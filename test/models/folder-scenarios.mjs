@@ -34,10 +34,10 @@ export function load(s, { dir }) {
 }
 
 /** Affine codes, scales and biases of matrices, and what they unpack to. */
-export function quantize(s, { matrices }) {
+export function quantize(s, { matrices, dtype }) {
   return matrices.map(({ values, shape, groupSize, bits }) =>
     mx.scope(() => {
-      const w = mx.fromBytes(new Uint8Array(values.buffer), shape, 'float32');
+      const w = mx.astype(mx.fromBytes(new Uint8Array(values.buffer), shape, 'float32'), dtype, s);
       const parts = mx.quantize(w, { groupSize, bits }, s).map((t) => mx.contiguous(t, s));
       const plain = mx.dequantize(...parts, { groupSize, bits }, 'float32', s);
       mx.evaluate([...parts, plain]);

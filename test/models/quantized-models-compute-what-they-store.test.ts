@@ -7,7 +7,7 @@ import { difference, scenario } from './scenario.ts';
 
 interface Packed {
   shape: number[];
-  dtype: 'uint32' | 'float32';
+  dtype: keyof typeof STORED;
   bytes: Uint8Array;
 }
 interface Spec {
@@ -15,17 +15,18 @@ interface Spec {
   groupSize: number;
 }
 
-const stored = ({ shape, dtype, bytes }: Packed): StoredTensor => ({ dtype: dtype === 'uint32' ? 'U32' : 'F32', shape, bytes });
+const STORED = { uint32: 'U32', float32: 'F32', bfloat16: 'BF16' };
+const stored = ({ shape, dtype, bytes }: Packed): StoredTensor => ({ dtype: STORED[dtype], shape, bytes });
 
 /** The tiny model with its matrices quantized, and the same model with what they unpack to. */
-async function quantized(specOf: (path: string) => Spec | null, base: Spec): Promise<{ packed: Parts; plain: Parts }> {
+async function quantized(specOf: (path: string) => Spec | null, base: Spec, dtype = 'float32'): Promise<{ packed: Parts; plain: Parts }> {
   const { config, tensors } = tinyParts();
   const paths = [...tensors.keys()].filter((name) => /(proj|proj_\w+|embed_tokens)\.weight$/.test(name)).map((name) => name.slice(0, -'.weight'.length));
   const chosen = paths.map((path) => ({ path, spec: specOf(path) }));
   const matrices = chosen
     .filter(({ spec }) => spec !== null)
     .map(({ path, spec }) => ({ values: numbersOf(tensors.get(`${path}.weight`)!), shape: tensors.get(`${path}.weight`)!.shape, ...spec }));
-  const results = await scenario<Packed[][]>('folder-scenarios.mjs', 'quantize', { matrices });
+  const results = await scenario<Packed[][]>('folder-scenarios.mjs', 'quantize', { matrices, dtype });
 
   const quantization: Config = { group_size: base.groupSize, bits: base.bits };
   const packed: Tensors = new Map(tensors);
@@ -78,7 +79,7 @@ describe('equal to the unpacked weights', () => {
 
 test('the stored type is kept where it is asked for', async () => {
   const spec = { bits: 8, groupSize: 64 };
-  const { packed } = await quantized(() => spec, spec);
+  const { packed } = await quantized(() => spec, spec, 'bfloat16');
   const dir = writeFolder(packed);
   const ids = prompts[2];
   const run = (compute: string) => scenario<{ logits: number[]; info: { dtype: string } }>('folder-scenarios.mjs', 'logits', { dir, ids, compute });

@@ -44,16 +44,18 @@ export function deltaStep(
   s: Stream,
 ): { out: Tensor; state: Tensor } {
   const repeat = valueHeads / keyHeads;
-  // [B, Hk, R, Dv, Dk]: keys and queries meet their value heads by broadcasting.
-  const key = mx.reshape(k, [batch, keyHeads, 1, 1, keyDim], s);
-  const query = mx.reshape(q, [batch, keyHeads, 1, 1, keyDim], s);
+  // [B, Hk, R, Dv, Dk]: keys and queries meet their value heads by broadcasting. As products, because those are the
+  // cheapest operations on a whole matrix that MLX has on CPU.
+  const key = mx.reshape(k, [batch, keyHeads, 1, keyDim, 1], s);
+  const query = mx.reshape(q, [batch, keyHeads, 1, keyDim, 1], s);
   const value = mx.reshape(v, [batch, keyHeads, repeat, valueDim, 1], s);
   const perHead = [batch, keyHeads, repeat, 1, 1];
   const faded = mx.mul(mx.reshape(state, [batch, keyHeads, repeat, valueDim, keyDim], s), mx.reshape(decay, perHead, s), s);
-  const known = mx.sum(mx.mul(faded, key, s), -1, true, s);
+  const known = mx.matmul(faded, key, s);
   const correction = mx.mul(mx.sub(value, known, s), mx.reshape(beta, perHead, s), s);
-  const next = mx.add(faded, mx.mul(correction, key, s), s);
-  const out = mx.sum(mx.mul(next, query, s), -1, false, s);
+  const keyRow = mx.broadcastTo(mx.reshape(k, [batch, keyHeads, 1, 1, keyDim], s), [batch, keyHeads, repeat, 1, keyDim], s);
+  const next = mx.addmm(faded, correction, keyRow, 1, 1, s);
+  const out = mx.matmul(next, query, s);
   return { out: mx.reshape(out, [batch, valueHeads, valueDim], s), state: mx.reshape(next, [batch, valueHeads, valueDim, keyDim], s) };
 }
 

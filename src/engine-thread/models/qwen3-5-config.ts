@@ -19,6 +19,7 @@ export interface AttentionConfig {
   readonly kvHeads: number;
   readonly headDim: number;
   readonly bias: boolean;
+  readonly outputGate: boolean;
   readonly rope: RopeConfig;
 }
 
@@ -65,7 +66,14 @@ export function readQwen35Config(folder: ModelFolder): Qwen35Config {
     normEps: text.number('rms_norm_eps', { min: 0, max: 1 }, 1e-6),
     tiedEmbeddings: text.bool('tie_word_embeddings', top.bool('tie_word_embeddings', false)),
     layerTypes: readLayerTypes(text),
-    attention: { heads, kvHeads, headDim, bias: text.bool('attention_bias', false), rope: readRope(text, headDim, { theta: 100_000, partial: 0.25 }) },
+    attention: {
+      heads,
+      kvHeads,
+      headDim,
+      bias: text.bool('attention_bias', false),
+      outputGate: text.bool('attn_output_gate', true),
+      rope: readRope(text, headDim, { theta: 100_000, partial: 0.25 }),
+    },
     deltaNet: {
       keyHeads,
       valueHeads,

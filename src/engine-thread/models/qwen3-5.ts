@@ -43,7 +43,10 @@ export function loadQwen35(folder: ModelFolder, options: LoadOptions): CausalMod
   // have [channels, 1, kernel] and norms as offsets from 1.
   params.normsAreOffsets = params.entriesEndingIn('.conv1d.weight').some(({ shape }) => shape.length === 3 && shape[2] !== 1);
 
-  const dtype = options.compute === 'float32' ? 'float32' : params.floatDtype('model.norm.weight');
+  const dtype =
+    options.compute === 'float32'
+      ? 'float32'
+      : params.floatDtype(params.has('model.embed_tokens.scales') ? 'model.embed_tokens.scales' : 'model.embed_tokens.weight');
   const deltaNet: DeltaNetOptions = { ...config.deltaNet, hidden: config.hiddenSize, kernel: config.deltaNet.convKernel, normEps: config.normEps, dtype };
   const { hiddenSize: hidden, vocabSize } = config;
   const embedding = declareEmbedding(params, 'model.embed_tokens', vocabSize, hidden);
@@ -52,7 +55,7 @@ export function loadQwen35(folder: ModelFolder, options: LoadOptions): CausalMod
     const mixer =
       type === 'linear_attention'
         ? declareDeltaNet(params, `${path}.linear_attn`, deltaNet)
-        : declareAttention(params, `${path}.self_attn`, { ...config.attention, hidden, qkNormEps: config.normEps, outputGate: true });
+        : declareAttention(params, `${path}.self_attn`, { ...config.attention, hidden, qkNormEps: config.normEps });
     const inputNorm = params.declareNorm(`${path}.input_layernorm.weight`, hidden);
     const mlpNorm = params.declareNorm(`${path}.post_attention_layernorm.weight`, hidden);
     const mlp = declareGatedMlp(params, `${path}.mlp`, hidden, config.intermediateSize);
