@@ -285,3 +285,25 @@ export function trimming(s, { dir }) {
     }),
   );
 }
+
+/** Rows of a batch take several tokens in one step; largest difference to each row alone. */
+export function severalTokensPerRow(s, { dir, prompts, next }) {
+  return withModel(dir, s, 'float32', (model) => {
+    const started = prompts.map((ids) => {
+      const caches = model.makeCaches();
+      prefill(model, caches, ids, s);
+      return caches;
+    });
+    const batch = mergeCaches(started, s);
+    const together = step(model, batch, next.flat(), s, 'all', prompts.length);
+    const last = step(model, batch, next.flat(), s, 'last', prompts.length);
+    const size = together.length / prompts.length;
+    const vocabulary = model.info.vocabSize;
+    const result = started.map((caches, row) => [
+      maxDifference(together.subarray(row * size, (row + 1) * size), step(model, caches, next[row], s, 'all')),
+      maxDifference(last.subarray(row * vocabulary, (row + 1) * vocabulary), step(model, caches, next[row], s, 'last')),
+    ]);
+    for (const caches of [batch, ...started]) releaseCaches(caches);
+    return result.flat();
+  });
+}

@@ -64,6 +64,13 @@ test('rows of different lengths decode together as they do alone, while one leav
   });
 });
 
+test('rows of a batch may also take several tokens in one step', async () => {
+  const prompts = [ids.slice(0, 40), ids.slice(3, 10), ids.slice(20, 21)];
+  const next = [ids.slice(60, 65), ids.slice(70, 75), ids.slice(80, 85)];
+  const differences = await scenario<number[]>(FILE, 'severalTokensPerRow', { dir: TINY, prompts, next });
+  expect(Math.max(...differences)).toBeLessThan(1e-4);
+});
+
 test('a buffer with room is written in place, with captures in between and beside a clone', async () => {
   expect(await scenario(FILE, 'inPlace', { dir: TINY, steps: 100 })).toEqual({ addresses: 1, apart: true });
 });

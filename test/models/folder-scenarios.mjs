@@ -1,3 +1,4 @@
+import { truncateSync } from 'node:fs';
 import * as mx from '../../dist/engine-thread/mlx/ops.js';
 import { loadModel, modelFingerprint } from '../../dist/engine-thread/models/index.js';
 import { prefill, step, withCaches, withModel } from './kit.mjs';
@@ -31,6 +32,17 @@ export function load(s, { dir }) {
     throw error;
   }
   return null;
+}
+
+/** The weight file is cut while it is being read, after its headers were found sound. */
+export function cutWhileLoading(s, { dir, file }) {
+  const onProgress = () => truncateSync(file, 20_000);
+  try {
+    loadModel(dir, { stream: s, device: 'cpu', compute: 'float32', onProgress }).release();
+    return 'loaded';
+  } catch (error) {
+    return error.code;
+  }
 }
 
 /** Affine codes, scales and biases of matrices, and what they unpack to. */

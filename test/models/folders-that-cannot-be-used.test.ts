@@ -133,3 +133,8 @@ test.each(cases)('%s is %s', async (_, code, message, make) => {
   const error = await scenario('folder-scenarios.mjs', 'load', { dir: make() }).catch((caught) => caught);
   expect(error).toMatchObject({ code, message: expect.stringMatching(message), details: { read: 0, leaked: 0 } });
 });
+
+test('a file that is cut while it is read is MODEL_FILE_TRUNCATED, and what was loaded is freed', async () => {
+  const dir = writeFolder(tinyParts());
+  expect(await scenario('folder-scenarios.mjs', 'cutWhileLoading', { dir, file: weights(dir) })).toBe('MODEL_FILE_TRUNCATED');
+});
