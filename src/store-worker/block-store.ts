@@ -87,7 +87,7 @@ export class BlockStore {
     if (readOnly) {
       ({ index, problem } = this.#openReadOnly());
     } else {
-      ({ index, problem, fresh } = openIndex(this.paths.index));
+      ({ index, problem, fresh } = openIndex(this.paths.index, this.files));
       for (const file of walk.temporaries) this.#tryRemove(file.path);
     }
     // Read through another process's index, nothing can be made to agree; what it lacks is simply not found.

@@ -44,11 +44,13 @@ function quarantine(path: string): void {
  * Opens the index of a folder that this process writes. A damaged file is set aside; where no file can be had, the index
  * lives in memory. Never throws.
  */
-export function openIndex(path: string): OpenedIndex {
+export function openIndex(path: string, files: Files): OpenedIndex {
   const existed = existsSync(path);
   let problem: string | null = null;
   for (const attempt of [1, 2]) {
     try {
+      // SQLite would make it readable for everybody. Journal and shared memory file get the mode of this one.
+      if (!existsSync(path)) files.close(files.createExclusive(path));
       return { index: new IndexDb(path), problem, fresh: problem !== null || !existed };
     } catch (error) {
       problem ??= (error as Error).message;

@@ -1,6 +1,6 @@
 // A block becomes durable and comes back bit for bit, also after the index is gone and from a new loop.
 // Must not happen: `durable` before everything a restart needs is published; bytes or places that are not given back.
-import { existsSync, rmSync } from 'node:fs';
+import { existsSync, lstatSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { IndexReader } from '../../src/engine-thread/boundary/lookup.ts';
@@ -70,6 +70,21 @@ describe('publish and restore', () => {
     submit(0);
     harness.drain();
     expect(harness.of('durable').map((event) => event.tokenCount)).toEqual([16, 32, 48]);
+  });
+
+  it('15: files are 0600 and folders 0700, the index included', () => {
+    const harness = new Harness();
+    harness.submitChain(tokensOf(2 * BLOCK));
+    harness.drain(() => {
+      for (const name of readdirSync(harness.dir, { recursive: true }) as string[]) {
+        const stat = lstatSync(join(harness.dir, name));
+        expect(stat.mode & 0o777, name).toBe(stat.isDirectory() ? 0o700 : 0o600);
+      }
+    });
+    for (const name of readdirSync(harness.dir, { recursive: true }) as string[]) {
+      const stat = lstatSync(join(harness.dir, name));
+      expect(stat.mode & 0o777, name).toBe(stat.isDirectory() ? 0o700 : 0o600);
+    }
   });
 
   it('a unit waits for its staged file without holding up the next', () => {
