@@ -6,16 +6,17 @@
  * bytes in the ledger. A damaged index is rebuilt where it is met and the operation done again.
  */
 
-import { type BlockRow, IndexDb, isDamage } from '../shared/blocks/index-db.ts';
+import type { BlockRow, IndexDb } from '../shared/blocks/index-db.ts';
 import { BlockPaths } from '../shared/blocks/paths.ts';
 import type { StoreEvent } from '../shared/events.ts';
 import type { Files } from '../shared/files.ts';
 import { errnoOf } from '../shared/files.ts';
 import type { BlockPart } from '../shared/layer-state.ts';
 import type { StoreMode } from '../shared/worker-init.ts';
-import { type BlockInfo, openIndex, type Reconciled, reconcile } from './rebuild.ts';
+import type { BlockInfo, Reconciled } from './rebuild.ts';
 import { freeBytesOf, Space } from './space.ts';
-import { otherBytes, physicalSize, walkCache } from './walk.ts';
+import { StoreIndex } from './store-index.ts';
+import { otherBytes, physicalSize } from './walk.ts';
 
 export interface BlockStoreOptions {
   readonly files: Files;
@@ -37,22 +38,14 @@ export interface ReadyFile {
 
 const EVICTED_REMEMBERED = 8192;
 
-/** Whether an error means that the index at hand is no good and should be rebuilt. */
-export function isIndexDamage(error: unknown): boolean {
-  return isDamage(error) || String((error as { code?: unknown } | null)?.code).startsWith('SQLITE_IOERR');
-}
-
 export class BlockStore {
   readonly paths: BlockPaths;
   readonly files: Files;
   readonly mode: StoreMode;
   readonly space: Space;
+  readonly index: StoreIndex;
   readonly emit: (event: StoreEvent) => void;
-  /** Files in block folders that are left alone, oldest first. */
-  foreign: Reconciled['foreign'] = [];
   failedRemovals = 0;
-  #index: IndexDb;
-  #refreshedAt = Number.NEGATIVE_INFINITY;
   /** Folders whose entries in their parents are known to be synced. */
   readonly #syncedFolders = new Set<string>();
   readonly #evicted = new Set<string>();
@@ -70,66 +63,24 @@ export class BlockStore {
       warn: (message, details) => this.emit({ type: 'note', code: 'CACHE_FULL', message, details }),
       probeTtlMs: options.probeTtlMs ?? 30_000,
     });
-    this.#index = this.#openIndex('start');
+    this.index = new StoreIndex({
+      files: this.files,
+      paths: this.paths,
+      mode: this.mode,
+      space: this.space,
+      emit: this.emit,
+      tryRemove: (path) => this.#tryRemove(path),
+    });
   }
 
   /** True while the index on disk is the one in use, so that engines may read it. */
   get indexOnDisk(): boolean {
-    return !this.#index.inMemory;
+    return !this.index.db.inMemory;
   }
 
-  #openIndex(why: 'start' | 'damage' | 'recovery' | 'refresh'): IndexDb {
-    const walk = walkCache(this.paths);
-    const readOnly = this.mode === 'read-only';
-    let index: IndexDb;
-    let problem: string | null = null;
-    let fresh = false;
-    if (readOnly) {
-      ({ index, problem } = this.#openReadOnly());
-    } else {
-      ({ index, problem, fresh } = openIndex(this.paths.index, this.files));
-      for (const file of walk.temporaries) this.#tryRemove(file.path);
-    }
-    // Read through another process's index, nothing can be made to agree; what it lacks is simply not found.
-    const result =
-      readOnly && !index.inMemory
-        ? { blockBytes: index.totals().bytes, foreign: [], added: 0, lost: 0, removed: 0 }
-        : reconcile(index, walk, this.files, this.paths, readOnly);
-    this.space.blockBytes = result.blockBytes;
-    this.foreign = result.foreign;
-    this.space.foreignBytes = result.foreign.reduce((sum, file) => sum + file.bytes, 0);
-    this.space.invalidate();
-    if (why !== 'refresh' && (problem !== null || (fresh && result.added > 0)))
-      this.emit({
-        type: 'note',
-        code: 'INDEX_REBUILT',
-        message: `the index was ${problem === null ? 'missing' : 'not usable'} and was rebuilt from ${result.added} block files${index.inMemory ? ', in memory' : ''}`,
-        details: { problem, added: result.added, lost: result.lost, removed: result.removed, inMemory: index.inMemory, when: why },
-      });
-    if (result.removed > 0)
-      this.emit({ type: 'note', code: 'FORMAT_INVALID', message: `${result.removed} damaged block files were removed`, details: { files: result.removed } });
-    if (why === 'start' && result.foreign.length > 0) this.#noteForeign(result.foreign);
-    return index;
-  }
-
-  #openReadOnly(): { index: IndexDb; problem: string | null } {
-    try {
-      return { index: new IndexDb(this.paths.index, { readOnly: true }), problem: null };
-    } catch (error) {
-      return { index: new IndexDb(null), problem: (error as Error).message };
-    }
-  }
-
-  #noteForeign(foreign: Reconciled['foreign']): void {
-    const reasons: Record<string, number> = {};
-    for (const { reason } of foreign) reasons[reason] = (reasons[reason] ?? 0) + 1;
-    const bytes = foreign.reduce((sum, file) => sum + file.bytes, 0);
-    this.emit({
-      type: 'note',
-      code: 'FOREIGN_FILES',
-      message: `${foreign.length} files (${bytes} bytes) in the cache folder are of other formats: counted, left alone, not used`,
-      details: { files: foreign.length, bytes, reasons },
-    });
+  /** Files of other formats in the block folders, oldest first. */
+  get foreign(): readonly Reconciled['foreign'][number][] {
+    return this.index.foreign;
   }
 
   #tryRemove(path: string): boolean {
@@ -148,15 +99,9 @@ export class BlockStore {
     }
   }
 
-  /** Runs an index operation; when the index turns out to be damaged, rebuilds it and runs the operation again. */
+  /** Runs an index operation, on a rebuilt index when the one at hand is damaged. */
   withIndex<T>(act: (index: IndexDb) => T): T {
-    try {
-      return act(this.#index);
-    } catch (error) {
-      if (!isIndexDamage(error)) throw error;
-      this.reopenIndex('damage');
-      return act(this.#index);
-    }
+    return this.index.use(act);
   }
 
   /** Before the first write after a failure: a folder that is gone is made again, and the index with it. */
@@ -165,33 +110,12 @@ export class BlockStore {
     this.files.ensureFolder(this.paths.blocks);
     this.#syncedFolders.clear();
     // Without its file the connection goes on working on something that no start will ever find.
-    if (this.#index.inMemory || this.files.kind(this.paths.index) !== 'file') this.reopenIndex('recovery');
-  }
-
-  /** The index itself, for readers that handle its damage themselves. Not to be kept over a yield without doing so. */
-  get index(): IndexDb {
-    return this.#index;
-  }
-
-  /** Opens the index again from what is on disk: after damage, and when a folder that was gone is back. */
-  reopenIndex(why: 'damage' | 'recovery' | 'refresh'): void {
-    this.#index.close();
-    this.#index = this.#openIndex(why);
-  }
-
-  /**
-   * Read-only mode: another process may have written since. Through its index that shows by itself; without one, folders are
-   * walked again, at most every two seconds.
-   */
-  refresh(now: number): void {
-    if (this.mode !== 'read-only' || !this.#index.inMemory || now - this.#refreshedAt < 2000) return;
-    this.#refreshedAt = now;
-    this.reopenIndex('refresh');
+    if (!this.indexOnDisk || this.files.kind(this.paths.index) !== 'file') this.index.reopen('recovery');
   }
 
   /** The row of a block, or null. */
   row(hash: string): BlockRow | null {
-    return this.withIndex((index) => index.get(hash));
+    return this.index.row(hash);
   }
 
   /** Whether a part is indexed and its file is where it should be. */
@@ -226,12 +150,12 @@ export class BlockStore {
       }
       if (published.length > 0) this.files.syncFolder(this.paths.fanOut(block.hash));
       const bytesOf = (part: BlockPart) => published.find((file) => file.part === part)?.bytes ?? 0;
-      const before = this.row(block.hash);
-      const chained = this.withIndex((index) =>
+      const { before, chained } = this.withIndex((index) =>
         index.transaction(() => {
+          const before = index.get(block.hash);
           index.put({ ...block, kvBytes: bytesOf('kv'), stateBytes: bytesOf('state') });
           for (const { part, bytes } of published) index.setBytes(block.hash, part, bytes);
-          return this.#extendChain(index, block.hash);
+          return { before, chained: this.#extendChain(index, block.hash) };
         }),
       );
       for (const { part, bytes } of published) this.space.blockBytes += bytes - ((part === 'kv' ? before?.kvBytes : before?.stateBytes) ?? 0);
@@ -324,7 +248,7 @@ export class BlockStore {
         this.space.blockBytes -= part === 'kv' ? row.kvBytes : row.stateBytes;
         if (file === null) continue;
         this.space.foreignBytes += file.bytes;
-        this.foreign.push({ ...file, reason: 'not of this version or model' });
+        this.index.foreign.push({ ...file, reason: 'not of this version or model' });
       }
     }
   }
@@ -332,7 +256,7 @@ export class BlockStore {
   /** Removes a file of another format for space; false when it would not go. */
   removeForeign(file: Reconciled['foreign'][number]): boolean {
     if (this.mode === 'read-only' || !this.#tryRemove(file.path)) return false;
-    this.foreign = this.foreign.filter((other) => other !== file);
+    this.index.foreign = this.index.foreign.filter((other) => other !== file);
     this.space.foreignBytes -= file.bytes;
     return true;
   }
@@ -348,6 +272,6 @@ export class BlockStore {
   }
 
   close(): void {
-    this.#index.close();
+    this.index.close();
   }
 }

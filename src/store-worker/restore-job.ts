@@ -10,11 +10,13 @@
 import { openBlockFile } from '../shared/blocks/block-file.ts';
 import { type BlockRef, ChainLookup, type RestorePoint } from '../shared/blocks/chain-lookup.ts';
 import type { ImageMiss } from '../shared/blocks/image-parse.ts';
-import type { RestoreGiver, RestoreResult } from '../shared/blocks/restore-channel.ts';
+import type { RestoreResult } from '../shared/blocks/restore-channel.ts';
+import type { RestoreGiver } from '../shared/blocks/restore-giver.ts';
 import type { RestoreRequest } from '../shared/blocks/restore-request.ts';
 import type { BlockPart } from '../shared/layer-state.ts';
 import { now } from '../shared/sync/clock.ts';
-import { type BlockStore, isIndexDamage } from './block-store.ts';
+import type { BlockStore } from './block-store.ts';
+import { isIndexDamage } from './store-index.ts';
 
 /** 'wait': nothing can go on until the engine releases a part; 'step': call again soon. */
 export type RestoreYield = 'wait' | 'step';
@@ -53,14 +55,14 @@ export class RestoreJob {
 
   *run(): Generator<RestoreYield, RestoreOutcome, undefined> {
     for (let attempt = 1; ; attempt += 1) {
-      const { index } = this.#store;
+      const index = this.#store.index.db;
       try {
         return yield* this.#attempt();
       } catch (error) {
         // The index turned out to be damaged, or was replaced while this restore slept: look again in the new one.
-        const replaced = this.#store.index !== index;
+        const replaced = this.#store.index.db !== index;
         if (attempt === 3 || (!replaced && !isIndexDamage(error))) throw error;
-        if (!replaced) this.#store.reopenIndex('damage');
+        if (!replaced) this.#store.index.reopen('damage');
       }
     }
   }
@@ -86,7 +88,7 @@ export class RestoreJob {
   *#lookup(): Generator<RestoreYield, ChainLookup | 'deadline' | 'cancelled', undefined> {
     const until = now() + QUEUED_WAIT_MS;
     for (;;) {
-      const lookup = new ChainLookup(this.#store.index, this.#request);
+      const lookup = new ChainLookup(this.#store.index.db, this.#request);
       if (now() > until || !this.#isQueued((tokenCount) => lookup.hashAt(tokenCount))) return lookup;
       yield 'wait';
       if (this.#giver.isCancelled(this.#number)) return 'cancelled';

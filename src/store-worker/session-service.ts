@@ -5,7 +5,7 @@
  * at again when the session's staged sequence has changed, which the writer bumps with each file that it ends.
  */
 import { dirname, join } from 'node:path';
-import { RestoreGiver } from '../shared/blocks/restore-channel.ts';
+import { RestoreGiver } from '../shared/blocks/restore-giver.ts';
 import { decodeRestoreRequest } from '../shared/blocks/restore-request.ts';
 import { keyToHex, reviveDetaching, type Session, takeUnit, type Unit } from '../shared/session/index.ts';
 import { FLAG, ITEM, KIND, STATE } from '../shared/session/item-table.ts';
@@ -127,7 +127,7 @@ export class SessionService implements UnitOwner {
     const polled = giver.poll();
     if (polled === null) return null;
     const request = decodeRestoreRequest(polled.request);
-    if (this.#context.store.mode === 'read-only') this.#context.store.refresh(now());
+    this.#context.store.index.refresh(now());
     const job = new RestoreJob(this.#context.store, giver, polled.number, request, this.#isQueued);
     return { number: polled.number, job, steps: job.run() };
   }

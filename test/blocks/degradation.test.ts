@@ -154,7 +154,7 @@ describe('an index that a restore finds damaged', () => {
     harness.drain();
     const ticket = harness.begin(tokens);
     harness.drain((store) => {
-      store.index.get = () => {
+      store.index.db.get = () => {
         throw Object.assign(new Error('database disk image is malformed'), { code: 'SQLITE_CORRUPT' });
       };
     });

@@ -6,7 +6,7 @@
  */
 import type { LookupRequest } from '../../shared/blocks/chain-lookup.ts';
 import { layersFromImage, PagedBytes, parseImageHeader } from '../../shared/blocks/image.ts';
-import { RestoreAsker } from '../../shared/blocks/restore-channel.ts';
+import { RestoreAsker } from '../../shared/blocks/restore-asker.ts';
 import { encodeRestoreRequest } from '../../shared/blocks/restore-request.ts';
 import type { Doorbell } from '../../shared/doorbell.ts';
 import type { MissReason } from '../../shared/errors.ts';
