@@ -59,7 +59,7 @@ export type ToKeeper =
 export type FromKeeper =
   | { readonly type: 'attached'; readonly session: number }
   | { readonly type: 'detached'; readonly session: number }
-  | { readonly type: 'store-event'; readonly event: StoreEvent }
+  | { readonly type: 'store-event'; readonly from: LoopName; readonly event: StoreEvent }
   /** The loop found nothing left to do. */
   | { readonly type: 'idle'; readonly loop: LoopName }
   /** A loop died with a lock of this session; the session is closed and no loop serves it any more. */

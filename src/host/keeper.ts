@@ -130,7 +130,7 @@ class Keeper {
         break;
       }
       default:
-        this.#tell({ type: 'store-event', event: post });
+        this.#tell({ type: 'store-event', from: loop.name, event: post });
     }
   }
 

@@ -11,7 +11,7 @@
 import { EventEmitter } from 'node:events';
 import type { MessagePort } from 'node:worker_threads';
 import { MessageChannel } from 'node:worker_threads';
-import { TidemarkError } from '../shared/errors.ts';
+import { type ErrorCode, TidemarkError } from '../shared/errors.ts';
 import type { StoreEvent } from '../shared/events.ts';
 import { HubControl } from '../shared/loop-control.ts';
 import type { Session, SessionMemory } from '../shared/session/index.ts';
@@ -23,6 +23,7 @@ import { HubSessions } from './hub-sessions.ts';
 import { KeeperLink } from './keeper-link.ts';
 import type { FromKeeper, KeeperReport, KeeperTuning, LostSession } from './keeper-protocol.ts';
 import { DEFAULT_TUNING } from './keeper-protocol.ts';
+import { Problems } from './problems.ts';
 import type { ProcessRegistry } from './process-registry.ts';
 
 export interface StoreHubOptions {
@@ -92,7 +93,7 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
   readonly #keeper: KeeperLink;
   readonly #sessions: HubSessions;
   /** Degradations that have not been taken back. */
-  readonly #problems = new Map<string, Degradation>();
+  readonly #problems = new Problems();
   /** Events of the time before anybody listened. */
   #unheard: StoreEvent[] = [];
   #nextSession = 1;
@@ -136,7 +137,7 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
 
   /** One degradation that still holds, for those who open the hub later. */
   get problem(): Degradation | null {
-    return this.#problems.values().next().value ?? null;
+    return this.#problems.first;
   }
 
   /** A number for a new session of this hub. */
@@ -185,7 +186,7 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
 
   get persistence(): 'on' | 'read-only' | 'degraded' {
     if (this.mode === 'read-only') return 'read-only';
-    return this.#problems.size > 0 ? 'degraded' : 'on';
+    return this.#problems.first !== null ? 'degraded' : 'on';
   }
 
   /** Main's objects over the sessions' memory, for figures and `diagnose()`. */
@@ -247,16 +248,22 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
         this.emit('lost', message);
         break;
       case 'store-event':
-        this.#event(message.event);
+        this.#event(message.event, message.from);
         break;
       case 'idle':
         break;
     }
   }
 
-  #event(event: StoreEvent): void {
-    if (event.type === 'degraded') this.#problems.set(event.code, event);
-    if (event.type === 'recovered') this.#problems.delete(event.code);
+  #event(event: StoreEvent, from = 'hub'): void {
+    if (event.type === 'degraded' && !this.#problems.begin(from, event)) return;
+    if (event.type === 'recovered') {
+      if (!this.#problems.end(from, event.code)) return;
+      // A loop that was replaced has forgotten what it had reported; if it still holds, it will be found again.
+      if (event.code === 'WRITER_DIED' || event.code === 'STORE_WORKER_DIED') {
+        for (const code of this.#problems.endAll(from)) this.#event({ type: 'recovered', code: code as ErrorCode, message: event.message });
+      }
+    }
     if (!this.emit('store', event) && this.#unheard.length < UNHEARD_MAX) this.#unheard.push(event);
   }
 

@@ -10,8 +10,10 @@ import type { Files } from '../shared/files.ts';
 import type { LoopControl } from '../shared/loop-control.ts';
 import type { Mailbox } from '../shared/mailbox.ts';
 import { attachSession, type SessionMemory } from '../shared/session/session.ts';
+import { now } from '../shared/sync/clock.ts';
 import type { ThreadHandle } from '../shared/sync/thread-table.ts';
 import type { LoopMessage, LoopPost } from '../shared/worker-init.ts';
+import { Persistence } from '../store-worker/persistence.ts';
 import { SessionQueue } from './session-queue.ts';
 
 /** How soon a session whose `writerBusy` somebody else holds is tried again when there is nothing else to do. */
@@ -31,10 +33,12 @@ export class WriterLoop {
   readonly #parts: WriterLoopParts;
   readonly #sessions = new Map<number, SessionQueue>();
   readonly #detaching = new Set<number>();
+  readonly #persistence: Persistence;
   #wasBusy = false;
 
   constructor(parts: WriterLoopParts) {
     this.#parts = parts;
+    this.#persistence = new Persistence(parts.post, now, undefined, 'boundary snapshots');
   }
 
   /** Returns when it was asked to stop and, unless that was 'now', everything queued is done. */
@@ -87,7 +91,7 @@ export class WriterLoop {
         case 'attach': {
           const session = attachSession(message.memory as SessionMemory, self);
           session.serveAsWriter();
-          const queue = new SessionQueue(session, files, (event: StoreEvent) => post(event));
+          const queue = new SessionQueue(session, files, this.#persistence, (event: StoreEvent) => post(event));
           if (this.#parts.life > 1) queue.adopt();
           this.#sessions.set(message.session, queue);
           post({ type: 'attached', session: message.session });

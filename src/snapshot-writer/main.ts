@@ -44,7 +44,8 @@ function cleanStart(): void {
     removeDeadStaging(init.stagingRoot, files, core);
   } catch (error) {
     const message = `staging could not be prepared: ${(error as Error).message}`;
-    post({ type: 'degraded', code: 'CACHE_IO', message, details: { path: init.stagingRoot } });
+    // Not a degradation by itself: what cannot be written will say so with the first boundary that fails.
+    post({ type: 'note', code: 'CACHE_IO', message, details: { path: init.stagingRoot } });
   } finally {
     self.idle();
   }

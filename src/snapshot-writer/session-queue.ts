@@ -12,6 +12,7 @@ import type { ItemRef } from '../shared/session/item-space.ts';
 import { DECISION, FLAG, ITEM, STATE } from '../shared/session/item-table.ts';
 import { takeItem, withdraw } from '../shared/session/publication.ts';
 import type { Session } from '../shared/session/session.ts';
+import type { Persistence } from '../store-worker/persistence.ts';
 import { type WriteOutcome, writeItem } from './write-item.ts';
 
 /** While a cleanup or an inline write holds `writerBusy`, other sessions have their turn. */
@@ -22,11 +23,14 @@ export type StepResult = 'nothing' | 'worked' | 'busy' | 'lost';
 export class SessionQueue {
   readonly session: Session;
   readonly #files: Files;
+  /** Shared by the sessions of this writer: a disk that fails is told once. */
+  readonly #persistence: Persistence;
   readonly #report: (event: StoreEvent) => void;
   /** Oversize items whose buffer has not arrived yet. */
   readonly #waiting: ItemRef[] = [];
 
-  constructor(session: Session, files: Files, report: (event: StoreEvent) => void) {
+  constructor(session: Session, files: Files, persistence: Persistence, report: (event: StoreEvent) => void) {
+    this.#persistence = persistence;
     this.session = session;
     this.#files = files;
     this.#report = report;
@@ -164,9 +168,11 @@ export class SessionQueue {
     const outcome: WriteOutcome = writeItem(this.session, ref, this.#files);
     switch (outcome.as) {
       case 'written':
+        this.#persistence.succeeded();
         this.#report({ type: 'written', ...boundary });
         break;
       case 'failed':
+        this.#persistence.failed(Object.assign(new Error(outcome.message), { code: outcome.errno }));
         this.#report({ type: 'failed', errno: outcome.errno, message: outcome.message, ...boundary });
         break;
       case 'dropped':
@@ -186,7 +192,7 @@ export class SessionQueue {
   #lost(error: unknown): 'lost' {
     if (!(error instanceof TidemarkError) || (error.code !== 'LOCK_OWNER_DIED' && error.code !== 'LOCK_TIMEOUT')) throw error;
     this.session.fail();
-    this.#report({ type: 'degraded', code: error.code, message: `boundary snapshots of this engine are off: ${error.message}`, details: error.details });
+    this.#report({ type: 'note', code: error.code, message: `boundary snapshots of this engine are off: ${error.message}`, details: error.details });
     return 'lost';
   }
 }

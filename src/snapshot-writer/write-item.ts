@@ -18,7 +18,7 @@ import { DECISION, ITEM } from '../shared/session/item-table.ts';
 import { settleGone, settleWritten, takeItem } from '../shared/session/publication.ts';
 import { keyToHex, type RequestKey } from '../shared/session/request-key.ts';
 import type { Session } from '../shared/session/session.ts';
-import { requestFolder, stagedPath } from '../shared/staging.ts';
+import { ensureStagingRoot, requestFolder, stagedPath } from '../shared/staging.ts';
 import { now } from '../shared/sync/clock.ts';
 
 export type WriteOutcome =
@@ -92,12 +92,14 @@ function writeTemporary(session: Session, key: RequestKey, path: string, bytes: 
 function createTemporary(session: Session, key: RequestKey, path: string, files: Files): number {
   const folder = requestFolder(session.memory.stagingDir, key);
   for (let tries = 1; ; tries++) {
-    files.ensureFolder(session.memory.stagingDir);
-    files.ensureFolder(folder);
     try {
+      files.ensureFolder(session.memory.stagingDir);
+      files.ensureFolder(folder);
       return files.createExclusive(path);
     } catch (error) {
       if (errnoOf(error) !== 'ENOENT' || tries === FOLDER_TRIES) throw error;
+      // Somebody has removed staging altogether; if the cache folder itself is gone, this says so.
+      if (files.kind(dirname(session.memory.stagingDir)) === 'missing') ensureStagingRoot(dirname(session.memory.stagingDir), files);
     }
   }
 }

@@ -36,7 +36,11 @@ export class Persistence {
   #retryAt = 0;
   #pause = 0;
 
-  constructor(emit: (event: StoreEvent) => void, now: () => number, backOff: BackOff = DEFAULT_BACK_OFF) {
+  readonly #what: string;
+
+  /** `what` cannot be stored, in messages. */
+  constructor(emit: (event: StoreEvent) => void, now: () => number, backOff: BackOff = DEFAULT_BACK_OFF, what = 'blocks') {
+    this.#what = what;
     this.#emit = emit;
     this.#now = now;
     this.#backOff = backOff;
@@ -59,7 +63,7 @@ export class Persistence {
     this.#pause = this.#failure === null ? this.#backOff.firstMs : Math.min(this.#pause * 2, this.#backOff.maxMs);
     this.#retryAt = this.#now() + this.#pause;
     if (this.#failure === null)
-      this.#emit({ type: 'degraded', code, message: `blocks cannot be stored (${errno}): ${ADVICE[code] ?? ''}`, details: { errno, error: message } });
+      this.#emit({ type: 'degraded', code, message: `${this.#what} cannot be stored (${errno}): ${ADVICE[code] ?? ''}`, details: { errno, error: message } });
     // One event per outage: the code that was told is the one that recovers, whatever fails meanwhile.
     this.#failure = { errno, code: this.#failure?.code ?? code, message };
     return { errno, message };
@@ -67,7 +71,7 @@ export class Persistence {
 
   succeeded(): void {
     if (this.#failure === null) return;
-    this.#emit({ type: 'recovered', code: this.#failure.code, message: 'blocks are stored again' });
+    this.#emit({ type: 'recovered', code: this.#failure.code, message: `${this.#what} are stored again` });
     this.#failure = null;
   }
 }

@@ -9,7 +9,7 @@ import { requestKey } from '../../dist/shared/session/request-key.js';
 import { attachSession } from '../../dist/shared/session/session.js';
 import { ThreadTable } from '../../dist/shared/sync/thread-table.js';
 import makeHooks from './gate.mjs';
-import { fromLayers, toLayers } from './layers.mjs';
+import { block, fromLayers, toLayers } from './layers.mjs';
 
 const { shared, memory, kind, name, gate } = workerData;
 const self = new ThreadTable(shared.threads).enter(kind, name);
@@ -42,6 +42,39 @@ const operations = {
       }
     }
     return { gaps, looks };
+  },
+  /** Many operations of one kind on random ids until `stop` is set or `rounds` are done; what they came to, counted. */
+  hammer(kind, seed, rounds, ids, stop) {
+    let state = seed >>> 0;
+    const random = (below) => {
+      state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+      return Math.floor((state / 2 ** 32) * below);
+    };
+    const pause = new Int32Array(new SharedArrayBuffer(4));
+    const came = {};
+    for (let round = 0; round < rounds && Atomics.load(stop, 0) === 0; round++) {
+      const id = `r${random(ids)}`;
+      const count = 1 + random(8);
+      let outcome = '';
+      if (kind === 'save') {
+        const result = store.save(id, count, toLayers(block(count, 1 + random(9000))));
+        outcome = result.ok ? result.how : result.reason;
+      } else if (kind === 'load') {
+        const result = store.load(id, count);
+        outcome = result.ok ? (fromLayers(result.layers)[0].elements[0].bytes.every((byte) => byte === count) ? 'right' : 'WRONG') : result.reason;
+      } else if (kind === 'take') {
+        const result = store.takeStagedFile(id, count, { timeoutMs: random(3) });
+        outcome = result.ok ? 'taken' : result.reason;
+      } else if (kind === 'cleanupAll') {
+        outcome = store.cleanupAll().complete ? 'complete' : 'left to the writer';
+        Atomics.wait(pause, 0, 0, 50);
+      } else {
+        outcome = store.cleanupRequest(id).complete ? 'complete' : 'left to the writer';
+        Atomics.wait(pause, 0, 0, random(3));
+      }
+      came[outcome] = (came[outcome] ?? 0) + 1;
+    }
+    return came;
   },
   /** Takes a lock and keeps it: for tests of what others do then. */
   holdLock(lock) {

@@ -171,13 +171,18 @@ describe('boundary store: keys, paths, round trip', () => {
     }
   });
 
-  it('a session whose folder was removed under it makes it again', async () => {
+  it('a session whose folder, or all of staging, was removed under it makes it again', async () => {
     const f = await startStore();
     const { rmSync } = await import('node:fs');
     rmSync(f.memory.stagingDir, { recursive: true });
     f.store.save('r', 1024, toLayers(block(1)));
     await f.event('written', 1024);
     expect(f.store.load('r', 1024).ok).toBe(true);
+    rmSync(f.stagingRoot, { recursive: true });
+    f.store.save('r', 2048, toLayers(block(2)));
+    await f.event('written', 2048);
+    rmSync(join(f.stagingRoot, '_promote'), { recursive: true });
+    expect(f.store.takeStagedFile('r', 2048)).toMatchObject({ ok: true });
     mkdirSync(join(f.memory.stagingDir, 'stray'));
     f.store.cleanupAll();
     expect(f.files()).toEqual([]);

@@ -122,6 +122,23 @@ describe('snapshot writer', () => {
     await f.close();
   });
 
+  it('[D55] a disk that fails is told once, and once that it is well again', async () => {
+    const f = await startStore();
+    f.gate.fail('fsync', 'ENOSPC');
+    for (const count of [1, 2, 3]) f.store.save('r', count, toLayers(block(1)));
+    await f.event('failed', 3);
+    f.gate.heal('fsync');
+    f.store.save('r', 4, toLayers(block(1)));
+    await f.event('written', 4);
+    const told = f.events.filter(({ type }) => type === 'degraded' || type === 'recovered');
+    expect(told).toMatchObject([
+      { type: 'degraded', code: 'CACHE_FULL', details: { errno: 'ENOSPC' } },
+      { type: 'recovered', code: 'CACHE_FULL' },
+    ]);
+    await f.settled();
+    await f.close();
+  });
+
   it('[D55] short writes are continued', async () => {
     const f = await startStore();
     f.gate.shorten('pwrite', 999);

@@ -40,16 +40,8 @@ export function takeStaged(session: Session, files: Files, key: RequestKey, toke
   const { registry, memory, ledger } = session;
   const from = stagedPath(memory.stagingDir, key, tokenCount);
   const to = promotedPath(dirname(memory.stagingDir), session.id, key, tokenCount, record.generation);
-  let failure: string | null = null;
-  try {
-    files.requireFolder(dirname(from));
-    const kind = files.kind(from);
-    if (kind === 'file') files.rename(from, to);
-    else failure = kind === 'missing' ? 'ENOENT' : 'ELOOP';
-  } catch (error) {
-    failure = errnoOf(error);
-  }
-  session.underRegistry('detached', () => {
+  const failure = moveOut(files, from, to);
+  session.settleRegistry('detached', () => {
     // What lies there but is not ours to use stays known until it is cleaned.
     if (failure !== null && failure !== 'ENOENT') registry.set(record.index, RECORD.state, FILE_STATE.file);
     else registry.remove(record.index);
@@ -78,6 +70,31 @@ export function reviveDetaching(session: Session, files: Files): void {
       if (there) registry.set(record.index, RECORD.state, FILE_STATE.file);
       else registry.remove(record.index);
     });
+  }
+}
+
+/** Null when the file is at `to`; 'ENOENT' when there was none; another errno when it is still where it was. Never throws. */
+function moveOut(files: Files, from: string, to: string): string | null {
+  try {
+    files.requireFolder(dirname(from));
+    const kind = files.kind(from);
+    if (kind !== 'file') return kind === 'missing' ? 'ENOENT' : 'ELOOP';
+  } catch (error) {
+    return errnoOf(error);
+  }
+  try {
+    files.rename(from, to);
+    return null;
+  } catch (error) {
+    if (errnoOf(error) !== 'ENOENT') return errnoOf(error);
+  }
+  try {
+    // Somebody has removed the promotion folder.
+    files.ensureFolder(dirname(to));
+    files.rename(from, to);
+    return null;
+  } catch (error) {
+    return errnoOf(error) === 'ENOENT' ? 'EIO' : errnoOf(error);
   }
 }
 
