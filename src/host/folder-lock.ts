@@ -29,12 +29,23 @@ export interface FolderLock {
 /** Makes the folder with its parents (0700) and resolves it. */
 export async function prepareFolder(dir: string): Promise<{ path: string; degraded: null } | { path: null; degraded: Degradation }> {
   try {
-    await mkdir(dir, { recursive: true, mode: 0o700 });
+    await makeFolder(dir);
     const path = await realpath(dir);
     if ((await stat(path)).isDirectory()) return { path, degraded: null };
     return unusable(dir, 'ENOTDIR', 'it is not a folder');
   } catch (error) {
     return unusable(dir, errnoOf(error), (error as Error).message);
+  }
+}
+
+/** One level first: a recursive mkdir reports a read-only file system as a missing folder. */
+async function makeFolder(dir: string): Promise<void> {
+  try {
+    await mkdir(dir, { mode: 0o700 });
+  } catch (error) {
+    const errno = errnoOf(error);
+    if (errno === 'ENOENT') await mkdir(dir, { recursive: true, mode: 0o700 });
+    else if (errno !== 'EEXIST') throw error;
   }
 }
 

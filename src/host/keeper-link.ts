@@ -6,6 +6,7 @@ import { once } from 'node:events';
 import type { MessagePort } from 'node:worker_threads';
 import { MessageChannel, Worker } from 'node:worker_threads';
 import type { FromKeeper, KeeperInit, ToKeeper } from './keeper-protocol.ts';
+import { workerFlags } from './worker-flags.ts';
 
 export interface KeeperLinkParts {
   readonly init: Omit<KeeperInit, 'port'>;
@@ -33,7 +34,7 @@ export class KeeperLink {
     const { init, onMessage, onEnd } = this.#parts;
     const { port1, port2 } = new MessageChannel();
     const workerData: KeeperInit = { ...init, port: port2 };
-    const worker = new Worker(new URL('./keeper.js', import.meta.url), { name: 'tidemark-keeper', workerData, transferList: [port2] });
+    const worker = new Worker(new URL('./keeper.js', import.meta.url), { name: 'tidemark-keeper', workerData, transferList: [port2], ...workerFlags() });
     const { threadId } = worker;
     let failure: Error | null = null;
     port1.on('message', onMessage);

@@ -24,6 +24,8 @@ export interface KeeperInit {
 export interface KeeperTuning {
   /** Waits before a dead loop is replaced: first, second, … death in a row; the last one repeats. */
   readonly backOffMs: readonly number[];
+  /** How long the loops may take to serve a new session, their start and their replacements included. */
+  readonly attachMs: number;
   /** A life this long ends a row of deaths. */
   readonly stableMs: number;
   /** How long a loop may take to return once it was told to stop at once. */
@@ -43,6 +45,7 @@ export interface KeeperTuning {
 
 export const DEFAULT_TUNING: KeeperTuning = {
   backOffMs: [0, 500, 2_000, 10_000, 30_000],
+  attachMs: 30_000,
   stableMs: 60_000,
   stopMs: 5_000,
   terminateMs: 1_000,
@@ -57,6 +60,8 @@ export type ToKeeper =
   | { readonly type: 'close'; readonly deadlineMs: number };
 
 export type FromKeeper =
+  /** It runs, and has started both loops. */
+  | { readonly type: 'ready' }
   | { readonly type: 'attached'; readonly session: number }
   | { readonly type: 'detached'; readonly session: number }
   | { readonly type: 'store-event'; readonly from: LoopName; readonly event: StoreEvent }

@@ -72,6 +72,7 @@ class Keeper {
       );
     port.on('message', (message: ToKeeper) => this.#told(message));
     for (const loop of this.#loops) loop.start();
+    this.#tell({ type: 'ready' });
   }
 
   #tell(message: FromKeeper): void {

@@ -98,6 +98,7 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
   #unheard: StoreEvent[] = [];
   #nextSession = 1;
   #deaths = 0;
+  #keeperDied = false;
   #report: KeeperReport | null = null;
 
   constructor(registry: ProcessRegistry, dir: string, lock: FolderLock, options: StoreHubOptions) {
@@ -148,6 +149,7 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
   /**
    * Gives a session to both loops; resolves when they serve it, with the port through which its engine posts `HubMail`
    * (to be transferred to the engine thread). In writer mode its staging folder and lock are made first.
+   * @throws STORE_CLOSED; STORE_WORKER_DIED when the loops do not get to run.
    */
   async attachSession(memory: SessionMemory): Promise<MessagePort> {
     if (this.closing !== null) throw new TidemarkError('STORE_CLOSED', `The store of '${this.dir}' is closed. Open it again.`);
@@ -159,8 +161,12 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
       this.#event({ type: 'note', code: 'CACHE_IO', message, details: { path: this.stagingRoot } });
     }
     const { port1, port2 } = new MessageChannel();
-    await this.#keeper.ask({ type: 'attach', memory, port: port2 }, `attached ${memory.number}`, [port2]);
-    return port1;
+    const { attachMs } = this.#tuning;
+    const attached = await this.#keeper.ask({ type: 'attach', memory, port: port2 }, `attached ${memory.number}`, [port2], attachMs);
+    if (attached) return port1;
+    port1.close();
+    const why = this.problem?.message ?? 'They gave no sign of life.';
+    throw new TidemarkError('STORE_WORKER_DIED', `The store's threads did not start within ${attachMs} ms. ${why}`, { details: { path: this.dir } });
   }
 
   /**
@@ -240,6 +246,9 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
       case 'detached':
         this.#keeper.answer(`${message.type} ${message.session}`);
         break;
+      case 'ready':
+        this.#keeperRecovered();
+        break;
       case 'closed':
         this.#report = message.report;
         this.#keeper.answer('closed');
@@ -276,8 +285,11 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
       return;
     }
     const { backOffMs } = this.#tuning;
-    const message = `The store's threads ended (${failure?.message ?? 'no error was given'}) and are being replaced.`;
-    this.#event({ type: 'degraded', code: 'STORE_WORKER_DIED', message, details: { stack: failure?.stack } });
+    if (!this.#keeperDied) {
+      this.#keeperDied = true;
+      const message = `The store's threads ended (${failure?.message ?? 'no error was given'}) and are being replaced.`;
+      this.#event({ type: 'degraded', code: 'STORE_WORKER_DIED', message, details: { stack: failure?.stack } });
+    }
     const wait = backOffMs[Math.min(this.#deaths++, backOffMs.length - 1)] ?? 0;
     const timer = setTimeout(() => this.#restart(), wait);
     if (!this.#keeper.isHeld) timer.unref();
@@ -293,6 +305,11 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
       const { port2 } = new MessageChannel();
       this.#keeper.send({ type: 'attach', memory, port: port2 }, [port2]);
     }
+  }
+
+  #keeperRecovered(): void {
+    if (!this.#keeperDied) return;
+    this.#keeperDied = false;
     this.#event({ type: 'recovered', code: 'STORE_WORKER_DIED', message: "The store's threads are running again." });
   }
 }

@@ -1,0 +1,5 @@
+import { runLoop } from './loop.mjs';
+
+export default function run(init) {
+  runLoop('store', 'store-worker', init);
+}
