@@ -92,6 +92,12 @@ double numberAt(Call& call, napi_value value, size_t index, const char* expected
   return number;
 }
 
+int32_t toInt32(double number, size_t index) {
+  // NaN fails both comparisons.
+  if (!(number >= -2147483648.0 && number <= 2147483647.0) || number != std::trunc(number)) badArgument(index, "an integer of 32 bits (or an array of them)");
+  return static_cast<int32_t>(number);
+}
+
 bool isNullish(Call& call, napi_value value) {
   napi_valuetype type;
   return napi_typeof(call.js, value, &type) != napi_ok || type == napi_null || type == napi_undefined;
@@ -137,19 +143,13 @@ Int32s FromJs<Int32s>::get(Call& call, napi_value value, size_t index) {
 
 mx::Shape FromJs<mx::Shape>::get(Call& call, napi_value value, size_t index) {
   mx::Shape shape;
-  for (double number : numbersAt(call, value, index)) {
-    if (number != static_cast<int32_t>(number)) badArgument(index, "an array of integers");
-    shape.push_back(static_cast<int32_t>(number));
-  }
+  for (double number : numbersAt(call, value, index)) shape.push_back(toInt32(number, index));
   return shape;
 }
 
 std::vector<int> FromJs<std::vector<int>>::get(Call& call, napi_value value, size_t index) {
   std::vector<int> result;
-  for (double number : numbersAt(call, value, index)) {
-    if (number != static_cast<int>(number)) badArgument(index, "an array of integers");
-    result.push_back(static_cast<int>(number));
-  }
+  for (double number : numbersAt(call, value, index)) result.push_back(toInt32(number, index));
   return result;
 }
 

@@ -60,6 +60,8 @@ const char* dtypeName(mx::Dtype dtype);
 std::pair<mx::array, mx::array> resolve(const Operand& a, const Operand& b);
 
 double numberAt(Call& call, napi_value value, size_t index, const char* expected);
+/// Refuses fractions, NaN and what does not fit.
+int32_t toInt32(double number, size_t index);
 bool isNullish(Call& call, napi_value value);
 std::vector<double> numbersAt(Call& call, napi_value value, size_t index);
 
@@ -77,9 +79,7 @@ struct FromJs<float> {
 template <>
 struct FromJs<int> {
   static int get(Call& c, napi_value v, size_t i) {
-    double d = numberAt(c, v, i, "an integer");
-    if (d != static_cast<int>(d)) badArgument(i, "an integer of 32 bits");
-    return static_cast<int>(d);
+    return toInt32(numberAt(c, v, i, "an integer"), i);
   }
 };
 template <>

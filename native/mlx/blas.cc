@@ -23,10 +23,10 @@ auto setThreads() {
 auto getThreads() {
   return lookUp<int (*)()>({"scipy_openblas_get_num_threads", "scipy_openblas_get_num_threads64_", "openblas_get_num_threads"});
 }
-auto config() {
+[[maybe_unused]] auto config() {
   return lookUp<const char* (*)()>({"scipy_openblas_get_config", "scipy_openblas_get_config64_", "openblas_get_config"});
 }
-auto coreName() {
+[[maybe_unused]] auto coreName() {
   return lookUp<const char* (*)()>({"scipy_openblas_get_corename", "scipy_openblas_get_corename64_", "openblas_get_corename"});
 }
 

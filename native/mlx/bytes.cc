@@ -1,5 +1,6 @@
 // Bytes and numbers in and out of arrays. Nothing here evaluates or waits, except itemNumber.
 
+#include <cmath>
 #include <cstring>
 
 #include "control.h"
@@ -20,7 +21,7 @@ mx::array fromBytes(Call& c, Bytes bytes, mx::Shape shape, mx::Dtype dtype) {
 void readBytes(Call& c, HandleArg handle, double from, Bytes target) {
   const mx::array& a = requireAvailable(c, handle.value);
   if (!a.flags().row_contiguous) throw Fail{"INVALID_ARGUMENT", "only row-contiguous tensors can be read; use contiguous() and evaluate first"};
-  if (from < 0 || from != static_cast<double>(static_cast<uint64_t>(from)) || from + static_cast<double>(target.size) > static_cast<double>(a.nbytes())) {
+  if (!(from >= 0 && from + static_cast<double>(target.size) <= static_cast<double>(a.nbytes())) || from != std::trunc(from)) {
     throw Fail{"INVALID_ARGUMENT", "bytes " + std::to_string(from) + " + " + std::to_string(target.size) + " lie outside a tensor of " + std::to_string(a.nbytes()) + " bytes"};
   }
   copyOut(a, static_cast<size_t>(from), target.data, target.size);

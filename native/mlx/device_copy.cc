@@ -125,12 +125,12 @@ void endDeviceCopies() noexcept {
 namespace detail {
 
 size_t byteSize(const mx::Shape& shape, mx::Dtype dtype) {
-  size_t count = 1;
+  size_t size = dtype.size();
   for (int n : shape) {
     if (n < 0) throw Fail{"INVALID_ARGUMENT", "a shape cannot have negative dimensions"};
-    count *= static_cast<size_t>(n);
+    if (__builtin_mul_overflow(size, static_cast<size_t>(n), &size)) throw Fail{"INVALID_ARGUMENT", "the shape has more bytes than can be counted"};
   }
-  return count * dtype.size();
+  return size;
 }
 
 bool wantsDevice(size_t size, const mx::Stream* stream) {

@@ -41,7 +41,7 @@ class File {
 
 mx::array loadTensor(Call& c, std::string path, double offset, double length, mx::Shape shape, mx::Dtype dtype) {
   size_t expected = detail::byteSize(shape, dtype);
-  if (static_cast<double>(expected) != length || offset < 0) {
+  if (static_cast<double>(expected) != length || !(offset >= 0 && offset <= 9007199254740991.0)) {
     throw Fail{"MODEL_TENSOR_SHAPE", path + ": the shape needs " + std::to_string(expected) + " bytes, the file's entry has " + std::to_string(static_cast<int64_t>(length))};
   }
   File file(path);

@@ -1,3 +1,4 @@
+#include "device_copy.h"
 #include "groups.h"
 #include "mlx/ops.h"
 
@@ -9,11 +10,8 @@ void bindCreation(Binder& b) {
   b.def("scalar", [](double value, mx::Dtype dtype) { return mx::array(value, dtype); });
   b.def("arange", [](double start, double stop, double step, mx::Dtype dtype, mx::Stream s) { return mx::arange(start, stop, step, dtype, s); });
   b.def("fromInts", [](Int32s values, mx::Shape shape) {
-    int64_t count = 1;
-    for (int n : shape) count *= n;
-    if (count != static_cast<int64_t>(values.size)) {
-      throw Fail{"INVALID_ARGUMENT", std::to_string(values.size) + " values do not fill a shape of " + std::to_string(count)};
-    }
+    size_t count = detail::byteSize(shape, mx::int32) / sizeof(int32_t);
+    if (count != values.size) throw Fail{"INVALID_ARGUMENT", std::to_string(values.size) + " values do not fill a shape of " + std::to_string(count)};
     return mx::array(values.data, std::move(shape), mx::int32);
   });
 }

@@ -11,7 +11,7 @@ void bindFast(Binder& b) {
   // The offset is a number for one sequence, or an int32 tensor [B] for rows of a batch.
   b.def("rope", [](const mx::array& x, int dims, bool traditional, std::optional<float> base, float scale, Operand offset, Maybe freqs, mx::Stream s) {
     if (offset.tensor) return mx::fast::rope(x, dims, traditional, base, scale, *offset.tensor, freqs, s);
-    return mx::fast::rope(x, dims, traditional, base, scale, static_cast<int>(offset.number), freqs, s);
+    return mx::fast::rope(x, dims, traditional, base, scale, toInt32(offset.number, 5), freqs, s);
   });
   b.def("sdpa", [](const mx::array& q, const mx::array& k, const mx::array& v, float scale, std::string mode, Maybe mask, Maybe sinks, mx::Stream s) {
     return mx::fast::scaled_dot_product_attention(q, k, v, scale, mode, mask, sinks, false, s);

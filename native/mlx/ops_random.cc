@@ -4,7 +4,10 @@
 namespace tidemark {
 
 void bindRandom(Binder& b) {
-  b.def("randomKey", [](double seed) { return mx::random::key(static_cast<uint64_t>(seed)); });
+  b.def("randomKey", [](double seed) {
+    if (!(seed >= 0 && seed <= 9007199254740991.0)) badArgument(0, "a seed: an integer from 0 to 2^53 - 1");
+    return mx::random::key(static_cast<uint64_t>(seed));
+  });
   b.def("randomSplit", [](const mx::array& key, int count, mx::Stream s) { return mx::random::split(key, count, s); });
   // The key is required: MLX's own default key is seeded by time, the same for every thread.
   b.def("randomUniform", [](double low, double high, mx::Shape shape, mx::Dtype dtype, const mx::array& key, mx::Stream s) {
