@@ -53,8 +53,10 @@ test('lives that end at once: one degradation, then one recovery', async () => {
 
 test('loops that never get to run: attaching ends with a code, and so does the hub', async () => {
   const commands = obedient({ store: { stillborn: 1e9 } });
-  const hub = (await openHub(tempDir('hub'), { ...commands.tuning, attachMs: 300 })).hub!;
-  await expect(hub.attachSession(newSession(hub))).rejects.toMatchObject({ code: 'STORE_WORKER_DIED', message: expect.stringContaining('within 300 ms') });
+  const hub = (await openHub(tempDir('hub'), { ...commands.tuning, attachMs: 500 })).hub!;
+  const heard = listen(hub);
+  await expect(hub.attachSession(newSession(hub))).rejects.toMatchObject({ code: 'STORE_WORKER_DIED', message: expect.stringContaining('within 500 ms') });
+  await heard.next(is('degraded', 'STORE_WORKER_DIED'));
   expect(hub.persistence).toBe('degraded');
   expect(await hub.release(100)).toMatchObject({ stuck: [] });
 });
