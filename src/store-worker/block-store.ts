@@ -60,7 +60,7 @@ export class BlockStore {
       freeBytes: options.freeBytes ?? (() => freeBytesOf(options.cacheDir)),
       otherBytes: options.otherBytes ?? (() => otherBytes(this.paths)),
       now: options.now ?? (() => performance.now()),
-      warn: (message, details) => this.emit({ type: 'note', code: 'CACHE_FULL', message, details }),
+      warn: (code, message, details) => this.emit({ type: 'note', code, message, details }),
       probeTtlMs: options.probeTtlMs ?? 30_000,
     });
     this.index = new StoreIndex({

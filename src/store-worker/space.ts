@@ -14,7 +14,7 @@ export interface SpaceOptions {
   /** Bytes under the cache folder outside the block folders. */
   readonly otherBytes: () => number;
   readonly now: () => number;
-  readonly warn: (message: string, details: Record<string, unknown>) => void;
+  readonly warn: (code: 'CACHE_IO' | 'CACHE_FULL', message: string, details: Record<string, unknown>) => void;
   /** How long a probe's answer holds. */
   readonly probeTtlMs: number;
 }
@@ -68,16 +68,16 @@ export class Space {
       this.#free = this.#options.freeBytes();
     } catch (error) {
       this.#free = null;
-      this.#warnOnce('free disk space cannot be read; only the configured limit holds', { error: String(error) });
+      this.#warnOnce('CACHE_IO', 'free disk space cannot be read; only the configured limit holds', { error: String(error) });
       return;
     }
     if (this.#free < this.#maxBytes / 10)
-      this.#warnOnce(`disk pressure: ${this.#free} bytes free, less than a tenth of the cache limit of ${this.#maxBytes}`, { free: this.#free });
+      this.#warnOnce('CACHE_FULL', `disk pressure: ${this.#free} bytes free, less than a tenth of the cache limit of ${this.#maxBytes}`, { free: this.#free });
     else this.#warned = false;
   }
 
-  #warnOnce(message: string, details: Record<string, unknown>): void {
-    if (!this.#warned) this.#options.warn(message, details);
+  #warnOnce(code: 'CACHE_IO' | 'CACHE_FULL', message: string, details: Record<string, unknown>): void {
+    if (!this.#warned) this.#options.warn(code, message, details);
     this.#warned = true;
   }
 

@@ -60,10 +60,12 @@ export function processUnit(context: UnitContext, owner: UnitOwner, unit: Unit, 
   const bytes = unitBytes(session, unit);
   if (bytes === null || (unit.hasState && stagedState(session, unit.key, unit.tokenCount) === 'pending')) return 'aside';
   try {
+    // Read first: of an image that is none, nothing is taken.
+    const image = readHeader(bytes);
     const staged = adopted?.promoted ?? takeState(context, owner, unit);
     // The former worker may have come as far as publishing the state: then the boundary is still counted as written.
     const published = adopted !== null && unit.hasState && context.store.hasPart(unit.block, 'state');
-    storeUnit(context, owner, unit, bytes, staged, published);
+    storeUnit(context, owner, unit, { image, bytes, staged, statePublished: published });
   } finally {
     finishUnit(session, unit);
   }
@@ -73,7 +75,7 @@ export function processUnit(context: UnitContext, owner: UnitOwner, unit: Unit, 
 /** The session's locks are lost with their owner: what was handed over is stored all the same, as far as that needs no lock. */
 export function processLostUnit(context: UnitContext, owner: UnitOwner, unit: Unit): void {
   const bytes = unitBytes(owner.session, unit);
-  if (bytes !== null) storeUnit(context, owner, unit, bytes, null, false);
+  if (bytes !== null) storeUnit(context, owner, unit, { image: readHeader(bytes), bytes, staged: null, statePublished: false });
 }
 
 /** Ends a unit without storing it: shutdown, or persistence is down. */
@@ -118,9 +120,18 @@ function settleFailed(context: UnitContext, owner: UnitOwner, unit: Unit, from: 
   context.emit({ type: 'failed', session: owner.number, requestNo: unit.requestNo, tokenCount: unit.tokenCount, errno, message });
 }
 
-function storeUnit(context: UnitContext, owner: UnitOwner, unit: Unit, bytes: PagedBytes, staged: string | null, statePublished: boolean): void {
+interface UnitContent {
+  readonly image: ParsedImage;
+  readonly bytes: PagedBytes;
+  /** The staged state as a path that is ours. */
+  readonly staged: string | null;
+  /** A former worker has published the state already. */
+  readonly statePublished: boolean;
+}
+
+function storeUnit(context: UnitContext, owner: UnitOwner, unit: Unit, content: UnitContent): void {
   const { store, persistence } = context;
-  const image = readHeader(bytes);
+  const { image, bytes, staged, statePublished } = content;
   const needs = needsOf(image);
   const from = statePublished ? 'written' : ledgerState(needs, staged);
   const leftOver = new Set<string>(staged === null ? [] : [staged]);

@@ -15,7 +15,7 @@ function space(maxBytes: number, tracked: number, free: number | null, warnings:
     if (free === null) throw new Error('no statfs');
     return free;
   };
-  const made = new Space({ maxBytes, freeBytes, otherBytes: () => 0, now, warn: (message) => warnings.push(message), probeTtlMs: 30_000 });
+  const made = new Space({ maxBytes, freeBytes, otherBytes: () => 0, now, warn: (_, message) => warnings.push(message), probeTtlMs: 30_000 });
   made.blockBytes = tracked;
   return made;
 }

@@ -14,6 +14,9 @@ type Connection = import('better-sqlite3').Database;
 
 export const SCHEMA_VERSION = 1;
 
+/** Readers hardly ever meet a lock in WAL mode, and an engine between two steps has no time for one. */
+const READER_WAIT_MS = 50;
+
 const SCHEMA = `
 CREATE TABLE IF NOT EXISTS blocks (
   hash TEXT PRIMARY KEY, parent TEXT NOT NULL, fingerprint TEXT NOT NULL, start INTEGER NOT NULL, "end" INTEGER NOT NULL,
@@ -62,7 +65,7 @@ export class IndexDb {
   /** Opens or creates `path` (null: in memory) for writing. Throws SQLite's error when that cannot be done or the file is damaged. */
   constructor(path: string | null, options: { readOnly?: boolean } = {}) {
     this.inMemory = path === null;
-    this.#db = new Database(path ?? ':memory:', options.readOnly === true ? { readonly: true, fileMustExist: true } : {});
+    this.#db = new Database(path ?? ':memory:', options.readOnly === true ? { readonly: true, fileMustExist: true, timeout: READER_WAIT_MS } : {});
     try {
       if (options.readOnly !== true) this.#prepare();
       else if (this.#db.pragma('user_version', { simple: true }) !== SCHEMA_VERSION)
