@@ -92,7 +92,7 @@ describe('cleanup', () => {
   );
 
   it('[E62] items in flight keep their marks until the writer has passed them: 2, 1, 0; a second cleanup adds up', async () => {
-    const f = await startStore();
+    const f = await startStore({ cleanupRequestWaitMs: 5 });
     f.gate.hold('rename');
     f.store.save('r', 1, toLayers(block(1)));
     f.store.save('other', 2, toLayers(block(2)));
@@ -219,7 +219,7 @@ describe('cleanup', () => {
   });
 
   it('[E68] a stop that was asked for before cleanupAll still stops the writer', async () => {
-    const f = await startStore();
+    const f = await startStore({ cleanupAllWaitMs: 5 });
     f.gate.hold('create');
     f.store.save('r', 1024, toLayers(block(1)));
     f.store.save('r', 2048, toLayers(block(2)));
@@ -254,7 +254,7 @@ describe('cleanup', () => {
   });
 
   it('a boundary that is saved again while its cancelled predecessor is still in the writer is written and stays', async () => {
-    const f = await startStore();
+    const f = await startStore({ cleanupRequestWaitMs: 5 });
     for (const [operation, when] of [
       ['create', 'before'],
       ['rename', 'before'],

@@ -122,7 +122,7 @@ describe('overflow', () => {
   });
 
   it('[C49] a write-through that the writer has begun is abandoned at the limit; the writer removes its temporary file', async () => {
-    const f = await startStore({ reserveWaitMs: 10, inlineWriteLimitMs: 40 });
+    const f = await startStore({ reserveWaitMs: 10, inlineWriteLimitMs: 1000 });
     const others = f.session.pending.tryReserve(1024 * 1024)!;
     f.gate.hold('fsync');
     expect(f.store.save('r', 1024, toLayers(block(1)))).toMatchObject({ ok: false, reason: 'backpressure' });
@@ -138,7 +138,7 @@ describe('overflow', () => {
   });
 
   it('[C49] once the rename has begun the writer ends it: false to the saver, and the ledger says what became of it', async () => {
-    const f = await startStore({ reserveWaitMs: 10, inlineWriteLimitMs: 40, publishGraceMs: 10 });
+    const f = await startStore({ reserveWaitMs: 10, inlineWriteLimitMs: 1000, publishGraceMs: 10 });
     const others = f.session.pending.tryReserve(1024 * 1024)!;
     f.gate.hold('rename');
     expect(f.store.save('r', 1024, toLayers(block(1)))).toMatchObject({ ok: false, reason: 'backpressure' });
@@ -152,14 +152,14 @@ describe('overflow', () => {
   });
 
   it('[C49] an inline write tests its limit between system calls and removes what it made', async () => {
-    const f = await startStore({ overflow: 'inline', reserveWaitMs: 10, inlineWriteLimitMs: 30 });
+    const f = await startStore({ overflow: 'inline', reserveWaitMs: 10, inlineWriteLimitMs: 1000 });
     const others = f.session.pending.tryReserve(1024 * 1024)!;
     const own = new Gate();
     own.hold('create', 'after');
     const engine = await f.actor('engine', 'engine', { gate: own });
     const saving = engine.call('save', 'r', 1024, block(1));
     await own.arrived('create');
-    await new Promise((resolve) => setTimeout(resolve, 40));
+    await new Promise((resolve) => setTimeout(resolve, 1020));
     own.release('create');
     expect(await saving).toMatchObject({ ok: false, reason: 'backpressure' });
     others.release();

@@ -124,11 +124,12 @@ describe('pending buffer', () => {
   });
 
   it('[C45] at no moment is a boundary absent from both the pending buffer and the registry', async () => {
-    const f = await startStore({ queueCapacity: 8 });
+    // Limits that no load reaches: an abandoned write-through is meant to go away again.
+    const f = await startStore({ queueCapacity: 8, inlineWriteLimitMs: 30_000 });
     const watcher = await f.actor('other', 'watcher');
     const stop = new Int32Array(new SharedArrayBuffer(4));
     const watching = watcher.call<{ gaps: number; looks: number }>('watch', 'r', 100, stop);
-    for (let count = 1; count <= 100; count++) f.store.save('r', count, toLayers(block(count % 250)));
+    for (let count = 1; count <= 100; count++) expect(f.store.save('r', count, toLayers(block(count % 250))).ok).toBe(true);
     await f.settled();
     Atomics.store(stop, 0, 1);
     const { gaps, looks } = await watching;
@@ -184,7 +185,7 @@ describe('pending buffer', () => {
   });
 
   it('[C47][C48] bytes of a cancelled item count while the writer holds them, and a save that would exceed the cap waits for them', async () => {
-    const f = await startStore({ reserveWaitMs: 20, overflow: 'drop' });
+    const f = await startStore({ reserveWaitMs: 20, overflow: 'drop', cleanupRequestWaitMs: 5 });
     f.gate.hold('rename');
     f.store.save('r', 1024, toLayers(part(1)));
     await f.gate.arrived('rename');

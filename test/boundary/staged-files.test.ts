@@ -105,7 +105,7 @@ describe('staged files', () => {
   });
 
   it('[F72] a boundary that failed, or was cleaned, is absent to whoever waits for it', async () => {
-    const f = await startStore({ takeWaitMs: 60_000 });
+    const f = await startStore({ takeWaitMs: 60_000, cleanupRequestWaitMs: 5 });
     const taker = await f.actor('store-worker', 'taker');
     f.gate.hold('create');
     f.store.save('r', 1024, toLayers(block(1)));

@@ -167,7 +167,7 @@ describe('snapshot writer', () => {
     ['after the rename', 'rename', 'after'],
   ] as const;
   it.each(points)('[D56] cancelled %s: neither temporary nor final file nor folder remains', async (_, operation, when) => {
-    const f = await startStore();
+    const f = await startStore({ cleanupRequestWaitMs: 5 });
     f.gate.hold(operation, when);
     f.store.save('r', 1024, toLayers(block(1)));
     await f.gate.arrived(operation);
