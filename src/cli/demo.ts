@@ -145,8 +145,22 @@ async function child({ model, promptFile, context }: Stage, name: string, args: 
       },
       () =>
         runChild({
-          // Greedy, and past the end tokens: the same number of tokens on every machine.
-          args: ['--model', model, '--prompt-file', promptFile, '--temperature', '0', '--repetition-penalty', '1', '--ignore-eos', ...args],
+          // Greedy, past the end tokens, and in float32: with 16-bit logits the two best are often equal, and then which one
+          // is taken depends on how the prompt was cut into steps.
+          args: [
+            '--model',
+            model,
+            '--prompt-file',
+            promptFile,
+            '--compute',
+            'float32',
+            '--temperature',
+            '0',
+            '--repetition-penalty',
+            '1',
+            '--ignore-eos',
+            ...args,
+          ],
           ...(killAfterTokens === undefined ? {} : { killAfterTokens }),
           limitMs: 120_000,
           onStart: (process) => {

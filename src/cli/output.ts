@@ -72,7 +72,7 @@ export class Output {
     if (now - this.#progressAt < 50) return;
     this.#progressAt = now;
     this.#progressShown = true;
-    this.stderr.write(`\r\x1b[K${text.slice(0, (this.stderr.columns ?? 80) - 1)}`);
+    this.stderr.write(`\r\x1b[K${text.slice(0, (this.stderr.columns || 80) - 1)}`);
   }
 
   clearProgress(): void {
