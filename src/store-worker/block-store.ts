@@ -46,6 +46,7 @@ export class BlockStore {
   readonly index: StoreIndex;
   readonly emit: (event: StoreEvent) => void;
   failedRemovals = 0;
+  failedTouches = 0;
   /** Folders whose entries in their parents are known to be synced. */
   readonly #syncedFolders = new Set<string>();
   readonly #evicted = new Set<string>();
@@ -191,9 +192,21 @@ export class BlockStore {
     });
   }
 
-  /** Renews the recency of blocks that were used with success. */
+  /** Renews the recency of blocks that were used with success. An index that cannot be written loses no more than that. */
   touch(hashes: readonly string[]): void {
-    if (this.mode === 'writer' && hashes.length > 0) this.withIndex((index) => index.touch(hashes));
+    if (this.mode === 'read-only' || hashes.length === 0) return;
+    try {
+      this.withIndex((index) => index.touch(hashes));
+    } catch (error) {
+      this.failedTouches += 1;
+      if (this.failedTouches === 1)
+        this.emit({
+          type: 'note',
+          code: 'CACHE_IO',
+          message: `the index cannot be written: ${String(error)}; what was used last is not remembered`,
+          details: {},
+        });
+    }
   }
 
   /** A block and everything that hangs on it, deepest first. */

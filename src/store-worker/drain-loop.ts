@@ -172,7 +172,8 @@ export class DrainLoop {
       switch (message.type) {
         case 'attach': {
           const session = attachSession(message.memory as SessionMemory, self);
-          this.#sessions.set(message.session, new SessionService(this.#context, message.session, session, (hashAt) => this.#isQueued(hashAt)));
+          const service = new SessionService(this.#context, message.session, session, (hashAt) => this.#isQueued(hashAt));
+          this.#sessions.set(message.session, service);
           post({ type: 'attached', session: message.session });
           break;
         }

@@ -45,7 +45,7 @@ export default async function run(init: StoreWorkerInit & StoreWorkerTestInit): 
       self.activity('file', init.cacheDir, 60_000);
       const { cacheDir, mode, maxBytes } = init;
       const store = new BlockStore({ files, cacheDir, mode, maxBytes, emit, ...(init.probeTtlMs === undefined ? {} : { probeTtlMs: init.probeTtlMs }) });
-      if (mode === 'writer') enforceLimitAtStart(store);
+      if (mode === 'writer') limitAtStart(store, emit);
       return store;
     };
     new DrainLoop({
@@ -61,6 +61,15 @@ export default async function run(init: StoreWorkerInit & StoreWorkerTestInit): 
     control.setState('returned');
     init.events.close();
     init.mailbox.close();
+  }
+}
+
+function limitAtStart(store: BlockStore, emit: BlockStoreOptions['emit']): void {
+  try {
+    enforceLimitAtStart(store);
+  } catch (error) {
+    // On a full disk SQLite may not even be able to forget. The next unit tries again.
+    emit({ type: 'note', code: 'CACHE_IO', message: `the size limit could not be enforced at start: ${String(error)}`, details: {} });
   }
 }
 

@@ -162,8 +162,15 @@ export class RestoreJob {
   #refuse(miss: ImageMiss, part: BlockPart, block: BlockRef): void {
     const wasEvicted = miss.reason === 'gap' && this.#store.wasEvicted(block.hash);
     this.#failure ??= { ...miss, reason: wasEvicted ? 'evicted' : miss.reason, detail: `${part} of block ${block.hash}: ${miss.detail}` };
-    if (miss.reason === 'version' || miss.reason === 'fingerprint') this.#store.forget(block.hash);
-    else if (part === 'kv') this.#store.discard(block.hash);
-    else this.#store.discardState(block.hash);
+    try {
+      if (miss.reason === 'version' || miss.reason === 'fingerprint') this.#store.forget(block.hash);
+      else if (part === 'kv') this.#store.discard(block.hash);
+      else this.#store.discardState(block.hash);
+    } catch (error) {
+      // A full disk or a read-only one keeps the row; this restore goes on without the block all the same.
+      if (isIndexDamage(error)) throw error;
+      const message = `block ${block.hash} is unusable and could not be taken out of the index: ${String(error)}`;
+      this.#store.emit({ type: 'note', code: 'CACHE_IO', message, details: { block: block.hash, reason: miss.reason } });
+    }
   }
 }

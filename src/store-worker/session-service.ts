@@ -47,7 +47,13 @@ export class SessionService implements UnitOwner {
     this.#giver = session.memory.restore.byteLength === 0 ? null : new RestoreGiver(session.memory.restore);
     this.#giver?.abandonFormer();
     this.#giver?.setIndexUsable(context.store.indexOnDisk);
-    this.#adoptFormer();
+    try {
+      this.#adoptFormer();
+    } catch (error) {
+      // Locks lost with their owner, or an unreadable folder: the session is served as far as it goes.
+      const message = `what a former store worker had begun for session ${number} could not be taken over: ${String(error)}`;
+      context.emit({ type: 'note', code: 'STORE_WORKER_DIED', message, details: { session: number } });
+    }
   }
 
   /**

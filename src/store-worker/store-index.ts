@@ -86,13 +86,18 @@ export class StoreIndex {
     const { files, paths, mode, space, tryRemove } = this.#parts;
     const readOnly = mode === 'read-only';
     const walk = walkCache(paths);
-    const { index, problem, fresh } = readOnly ? openReadOnly(paths.index) : openIndex(paths.index, files);
     // Only at start do they belong to nobody: later one may be a unit's that is being stored.
     if (!readOnly && why === 'start') for (const file of walk.temporaries) tryRemove(file.path);
-    const result =
-      readOnly && !index.inMemory
-        ? { blockBytes: index.totals().bytes, foreign: [], added: 0, lost: 0, removed: 0 }
-        : reconcile(index, walk, files, paths, readOnly);
+    let { index, problem, fresh } = readOnly ? openReadOnly(paths.index) : openIndex(paths.index, files);
+    let result: Reconciled;
+    try {
+      result = readOnly && !index.inMemory ? asItIs(index) : reconcile(index, walk, files, paths, readOnly);
+    } catch (error) {
+      // It opened and cannot be written or read all the same (a full disk, damage that the check passed over).
+      index.close();
+      ({ index, fresh, problem } = { index: new IndexDb(null), fresh: true, problem: (error as Error).message });
+      result = reconcile(index, walk, files, paths, readOnly);
+    }
     this.foreign = result.foreign;
     space.blockBytes = result.blockBytes;
     space.foreignBytes = result.foreign.reduce((sum, file) => sum + file.bytes, 0);
@@ -123,6 +128,11 @@ export class StoreIndex {
       details: { files: foreign.length, bytes, reasons },
     });
   }
+}
+
+/** Another process's index: nothing is compared with the disk, nothing is changed. */
+function asItIs(index: IndexDb): Reconciled {
+  return { blockBytes: index.totals().bytes, foreign: [], added: 0, lost: 0, removed: 0 };
 }
 
 function openReadOnly(path: string): { index: IndexDb; problem: string | null; fresh: boolean } {

@@ -281,6 +281,30 @@ describe('a disk of 8 MB', () => {
   });
 });
 
+describe('a full disk without an index', () => {
+  it('is opened with an index in memory, and what is stored is restored', (test) => {
+    const disk = smallDisk();
+    if (typeof disk !== 'string') return test.skip(disk.reason);
+    const dir = join(disk, 'cache');
+    const tokens = tokensOf(20 * BLOCK);
+    const harness = new Harness({ dir, freeBytes: null });
+    const chain = harness.submitChain(tokens, 'a');
+    harness.drain();
+    for (const suffix of ['', '-wal', '-shm']) rmSync(join(dir, `index.sqlite${suffix}`), { force: true });
+    try {
+      writeFileSync(join(disk, 'ballast'), Buffer.alloc(9 << 20));
+    } catch (error) {
+      expect((error as NodeJS.ErrnoException).code).toBe('ENOSPC');
+    }
+    const ticket = harness.begin(tokens);
+    harness.drain();
+    expect(harness.readAll(ticket).end).toMatchObject({ type: 'done', tokenCount: 320 });
+    expect(harness.of('note').find((event) => event.code === 'INDEX_REBUILT')?.details).toMatchObject({ inMemory: true, added: 40 });
+    harness.damage(chain[10]!.kv.blockHash, 'kv');
+    expect(harness.lookUp(tokens).end).toMatchObject({ type: 'done', tokenCount: 160, reason: 'checksum' });
+  });
+});
+
 describe('a read-only disk', () => {
   it('what is stored is restored, in either mode; units fail with one event', (test) => {
     const disk = smallDisk();
