@@ -26,13 +26,23 @@ function generator(seed) {
   };
 }
 
-/** 95 % bootstrap interval of the median. */
-export function bootstrap(values, rounds = 2000) {
+/** Token ids of a prompt, the same for the same seed. Ids below 16 are left out: they may be special. */
+export function seededTokens(count, seed, vocabulary = 4096) {
+  const random = generator(seed);
+  return Array.from({ length: count }, () => 16 + Math.floor(random() * (vocabulary - 16)));
+}
+
+export function mean(values) {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+/** 95 % bootstrap interval of a statistic of the values; the median if none is given. */
+export function bootstrap(values, statistic = median, rounds = 2000) {
   const random = generator(20260101);
-  const medians = [];
-  for (let i = 0; i < rounds; i++) medians.push(median(values.map(() => values[Math.floor(random() * values.length)])));
-  medians.sort((a, b) => a - b);
-  return [medians[Math.floor(rounds * 0.025)], medians[Math.floor(rounds * 0.975)]];
+  const found = [];
+  for (let i = 0; i < rounds; i++) found.push(statistic(values.map(() => values[Math.floor(random() * values.length)])));
+  found.sort((a, b) => a - b);
+  return [found[Math.floor(rounds * 0.025)], found[Math.floor(rounds * 0.975)]];
 }
 
 /** Summary of per-pair ratios. */

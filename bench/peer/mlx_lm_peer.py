@@ -1,10 +1,9 @@
-"""mlx-lm as a peer: loads a model once, then answers commands on standard input, one JSON object a line.
+"""mlx-lm as a peer: loads a model once, then answers jobs on standard input, one JSON object a line.
 
-{"prefill": N, "chunk": C, "decode": D} -> {"prefill_s": .., "decode_s": ..}
-Prefill is done as mlx_lm.generate does it (chunks, the cache evaluated after each); decode is greedy, one token a step, each evaluated.
+{"tokens": [..], "chunk": C, "decode": D} -> {"prefill_s": .., "decode_s": .., "cpu_s": .., "tokens": [..]}
+The work is done by mlx-lm's own `generate_step`, greedy: prefill is the time to the first token, decode the D tokens after it.
 """
 import json
-import random
 import sys
 import time
 from pathlib import Path
@@ -12,41 +11,41 @@ from pathlib import Path
 import mlx.core as mx
 
 mx.set_default_device(mx.cpu)
-from mlx.utils import tree_flatten, tree_map  # noqa: E402
-from mlx_lm.models.cache import make_prompt_cache  # noqa: E402
+from mlx.utils import tree_map  # noqa: E402
+from mlx_lm.generate import generate_step  # noqa: E402
 from mlx_lm.utils import load_model  # noqa: E402
 
-model, config = load_model(Path(sys.argv[1]))
+model, _ = load_model(Path(sys.argv[1]))
 if sys.argv[2] == 'float32':
     model.update(tree_map(lambda v: v.astype(mx.float32) if mx.issubdtype(v.dtype, mx.floating) else v, model.parameters()))
     mx.eval(model.parameters())
-vocab = config.get('text_config', config)['vocab_size']
 
 
-def arrays(cache):
-    return [v for _, v in tree_flatten([c.state for c in cache]) if isinstance(v, mx.array)]
+def gflops(side=512, rounds=8):
+    """Speed of a float32 product: tells which BLAS is in effect."""
+    a = mx.ones((side, side))
+    mx.eval(a @ a)
+    best = 0.0
+    for _ in range(rounds):
+        start = time.perf_counter()
+        mx.eval(a @ a)
+        best = max(best, 2e-9 * side**3 / (time.perf_counter() - start))
+    return best
 
 
 def run(job):
-    rng = random.Random(1)
-    ids = [rng.randrange(4, vocab) for _ in range(job['prefill'])]
-    cache = make_prompt_cache(model)
+    cpu = time.process_time()
     start = time.perf_counter()
-    for i in range(0, len(ids), job['chunk']):
-        logits = model(mx.array([ids[i:i + job['chunk']]]), cache=cache)
-        mx.eval(arrays(cache))
-    mx.eval(logits)
-    prefill = time.perf_counter() - start
-    token = mx.argmax(logits[0, -1])
-    mx.eval(token)
-    start = time.perf_counter()
-    for _ in range(job['decode']):
-        logits = model(token[None, None], cache=cache)
-        token = mx.argmax(logits[0, -1])
-        mx.eval(token)
-    return {'prefill_s': prefill, 'decode_s': time.perf_counter() - start}
+    tokens, prefill = [], 0.0
+    for token, _ in generate_step(mx.array(job['tokens']), model, max_tokens=job['decode'] + 1, prefill_step_size=job['chunk']):
+        if not tokens:
+            prefill = time.perf_counter() - start
+            start = time.perf_counter()
+        tokens.append(token if isinstance(token, int) else token.item())
+    decode = time.perf_counter() - start
+    return {'prefill_s': prefill, 'decode_s': decode, 'cpu_s': time.process_time() - cpu, 'tokens': tokens}
 
 
-print(json.dumps({'ready': True, 'mlx': mx.__version__}), flush=True)
+print(json.dumps({'ready': True, 'mlx': mx.__version__, 'gflops': gflops()}), flush=True)
 for line in sys.stdin:
     print(json.dumps(run(json.loads(line))), flush=True)
