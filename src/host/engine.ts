@@ -88,19 +88,19 @@ export class EngineHost extends EventEmitter implements Engine {
   }
 
   generate(request: RequestOptions): Generation {
-    return this.#submit(request, 'generate', false).stream;
+    return this.#submit(request, 'generate', false);
   }
 
   complete(request: RequestOptions): Promise<Completion> {
     try {
-      return this.#submit(request, 'generate', true).stream.result;
+      return this.#submit(request, 'generate', true).result;
     } catch (error) {
       return Promise.reject(error);
     }
   }
 
   async prefill(request: RequestOptions): Promise<{ requestId: string; usage: Usage; missReason: Completion['missReason'] }> {
-    const { requestId, usage, missReason } = await this.#submit(request, 'prefill', true).stream.result;
+    const { requestId, usage, missReason } = await this.#submit(request, 'prefill', true).result;
     return { requestId, usage, missReason };
   }
 
@@ -114,10 +114,9 @@ export class EngineHost extends EventEmitter implements Engine {
   async [EVALUATE](tokens: readonly number[], probe: ProbeOptions): Promise<Probe> {
     let found: Probe | null = null;
     const request: RequestOptions = { tokens, temperature: 0, repetitionPenalty: 1, maxTokens: Math.max(1, probe.greedy), ignoreEos: true };
-    const { stream } = this.#submit(request, 'generate', true, probe, (p) => {
+    await this.#submit(request, 'generate', true, probe, (p) => {
       found = p;
-    });
-    await stream.result;
+    }).result;
     if (found === null) throw new TidemarkError('MLX_ERROR', 'The engine ended the evaluation without a result. Run it again; if it repeats, report it.');
     return found;
   }
@@ -230,10 +229,10 @@ export class EngineHost extends EventEmitter implements Engine {
     this.#emit('degraded', { code: error.code, message: error.message, details: error.details });
   };
 
-  #submit(request: RequestOptions, mode: WireRequest['mode'], collect: boolean, probe?: ProbeOptions, onProbe?: (probe: Probe) => void): Pending {
+  #submit(request: RequestOptions, mode: WireRequest['mode'], collect: boolean, probe?: ProbeOptions, onProbe?: (probe: Probe) => void): GenerationStream {
     this.#assertOpen();
     checkRequest(request);
-    request.signal?.throwIfAborted();
+    if (request.signal?.aborted) return GenerationStream.failed(request.requestId ?? `r${this.#nextRequestNo++}`, request.signal.reason);
     const ref = this.#requests.claim();
     if (ref === null) {
       throw new TidemarkError(
@@ -272,7 +271,7 @@ export class EngineHost extends EventEmitter implements Engine {
         stream.fail(error);
         this.#forget(requestNo, pending);
       });
-    return pending;
+    return stream;
   }
 
   /** Abort signal and time limit of one request. */

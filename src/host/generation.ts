@@ -40,6 +40,13 @@ export class GenerationStream implements Generation {
     this.result.catch(() => undefined);
   }
 
+  /** One that never began: iteration and result reject with `reason`. */
+  static failed(requestId: string, reason: unknown): GenerationStream {
+    const stream = new GenerationStream(requestId, { chunkRead: () => undefined, abort: () => undefined }, false);
+    stream.fail(reason);
+    return stream;
+  }
+
   chunk(message: Extract<Delivery, { kind: 'chunk' }>): void {
     this.#texts.push(message.text);
     this.#ids.push(...message.tokenIds);
