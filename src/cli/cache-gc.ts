@@ -10,7 +10,7 @@ import { BlockStore } from '../store-worker/block-store.ts';
 import { evict } from '../store-worker/eviction.ts';
 import { planGc } from './cache-gc-plan.ts';
 import { withCacheLock } from './cache-lock.ts';
-import { type CacheFile, requireCacheDir, walkCache } from './cache-walk.ts';
+import { type CacheFile, openCacheDir, walkCache } from './cache-walk.ts';
 import { CACHE_DIR_OPTION, cacheDirOf } from './shared-options.ts';
 import { formatBytes, formatCount } from './units.ts';
 import { defineVerb } from './verb.ts';
@@ -36,8 +36,7 @@ export const cacheGc = defineVerb({
   exitCodes: { 0: 'the folder is within the limit', 1: 'it is not, or nothing could be done' },
   examples: ['tidemark cache gc --max-bytes 5GB --dry-run'],
   run: async (values, _positionals, { out }) => {
-    const dir = cacheDirOf(values);
-    requireCacheDir(dir);
+    const dir = openCacheDir(cacheDirOf(values));
     const { bavail, bsize } = statfsSync(dir);
     const limit = values['max-bytes'] ?? Math.min(20e9, Math.floor((bavail * bsize) / 10));
     const dryRun = values['dry-run'];

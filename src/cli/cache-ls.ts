@@ -1,7 +1,7 @@
 /**
  * `tidemark cache ls`: the blocks in the cache folder.
  */
-import { type BlockFileInfo, blockFiles, requireCacheDir, shortFingerprint } from './cache-walk.ts';
+import { type BlockFileInfo, blockFiles, openCacheDir, shortFingerprint } from './cache-walk.ts';
 import { CACHE_DIR_OPTION, cacheDirOf, MODEL_FILTER_OPTION } from './shared-options.ts';
 import { formatBytes, formatCount, table } from './units.ts';
 import { defineVerb } from './verb.ts';
@@ -30,8 +30,7 @@ export const cacheLs = defineVerb({
   ],
   examples: ['tidemark cache ls --limit 20'],
   run: async (values, _positionals, { out }) => {
-    const dir = cacheDirOf(values);
-    requireCacheDir(dir);
+    const dir = openCacheDir(cacheDirOf(values));
     const entries = new Map<string, BlockEntry>();
     for (const file of blockFiles(dir)) collect(entries, file, values.model);
     const sorted = [...entries.values()].sort((a, b) => (a.modified === b.modified ? a.start - b.start : a.modified < b.modified ? 1 : -1));

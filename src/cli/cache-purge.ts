@@ -8,7 +8,7 @@ import { Files } from '../shared/files.ts';
 import { stagingRootOf } from '../shared/staging.ts';
 import { BlockStore } from '../store-worker/block-store.ts';
 import { withCacheLock } from './cache-lock.ts';
-import { blockFiles, type CacheFile, requireCacheDir, walkCache } from './cache-walk.ts';
+import { blockFiles, type CacheFile, openCacheDir, walkCache } from './cache-walk.ts';
 import { UsageError } from './command-error.ts';
 import { SIGNAL_EXIT_CODES } from './interrupts.ts';
 import { CACHE_DIR_OPTION, cacheDirOf, MODEL_FILTER_OPTION } from './shared-options.ts';
@@ -31,8 +31,7 @@ export const cachePurge = defineVerb({
     const { out } = context;
     if (values.all === (values.model !== undefined)) throw new UsageError('cache purge', 'say what to remove: --model FINGERPRINT or --all');
     if (!values.yes && (context.stdin.isTTY !== true || out.json)) throw new UsageError('cache purge', 'there is nobody to ask; --yes removes without asking');
-    const dir = cacheDirOf(values);
-    requireCacheDir(dir);
+    const dir = openCacheDir(cacheDirOf(values));
     return withCacheLock(dir, async () => {
       const doomed = values.all ? everything(dir) : ofModel(dir, values.model!);
       const bytes = doomed.reduce((sum, file) => sum + file.diskBytes, 0);

@@ -1,7 +1,7 @@
 /**
  * `tidemark cache stat`: what the cache folder holds, by kind of file and by model.
  */
-import { blockFiles, type FileKind, requireCacheDir, shortFingerprint, walkCache } from './cache-walk.ts';
+import { blockFiles, type FileKind, openCacheDir, shortFingerprint, walkCache } from './cache-walk.ts';
 import { CACHE_DIR_OPTION, cacheDirOf } from './shared-options.ts';
 import { formatBytes, formatCount, table } from './units.ts';
 import { defineVerb } from './verb.ts';
@@ -28,8 +28,7 @@ export const cacheStat = defineVerb({
   ],
   examples: ['tidemark cache stat --json'],
   run: async (values, _positionals, { out }) => {
-    const dir = cacheDirOf(values);
-    requireCacheDir(dir);
+    const dir = openCacheDir(cacheDirOf(values));
     const kinds = new Map<FileKind, Tally>();
     for (const file of walkCache(dir)) add(kinds, file.kind, { files: 0, bytes: 0, diskBytes: 0 }, file);
     const models = new Map<string, ModelTally & { hashes: Set<string> }>();

@@ -4,7 +4,7 @@
 import { openBlockFile } from '../shared/blocks/block-file.ts';
 import type { ImageMiss, ParsedImage } from '../shared/blocks/image.ts';
 import { Files } from '../shared/files.ts';
-import { requireCacheDir, walkCache } from './cache-walk.ts';
+import { openCacheDir, walkCache } from './cache-walk.ts';
 import { CACHE_DIR_OPTION, cacheDirOf } from './shared-options.ts';
 import { formatBytes, formatCount } from './units.ts';
 import { defineVerb } from './verb.ts';
@@ -26,8 +26,7 @@ export const cacheVerify = defineVerb({
   exitCodes: { 0: 'every block file is whole', 1: 'at least one is damaged, or the folder cannot be read' },
   examples: ['tidemark cache verify --cache /data/tidemark'],
   run: async (values, _positionals, { out, interrupts }) => {
-    const dir = cacheDirOf(values);
-    requireCacheDir(dir);
+    const dir = openCacheDir(cacheDirOf(values));
     const files = new Files();
     const damaged: Damage[] = [];
     const parents = new Map<string, string>();

@@ -2,7 +2,7 @@
  * What lies in a cache folder, read from the files themselves: no index, no engine, no lock. Other processes may write
  * meanwhile; a file that goes while it is looked at is left out.
  */
-import { lstatSync } from 'node:fs';
+import { lstatSync, realpathSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { readImageHeader } from '../shared/blocks/block-file.ts';
 import type { ImageMiss, ParsedImage } from '../shared/blocks/image.ts';
@@ -35,11 +35,12 @@ export interface BlockFileInfo extends CacheFile {
   image: ParsedImage | ImageMiss;
 }
 
-/** Throws unless the folder can be looked at. */
-export function requireCacheDir(dir: string): void {
-  const found = lstatSync(dir, { throwIfNoEntry: false });
+/** The real path of the folder that a `cache` verb works on; throws unless there is one. */
+export function openCacheDir(dir: string): string {
+  const found = statSync(dir, { throwIfNoEntry: false });
   if (found === undefined) throw new CommandError('CACHE_DIR_UNUSABLE', `there is no cache folder ${dir}; name another one with --cache DIR`, { dir });
   if (!found.isDirectory()) throw new CommandError('CACHE_DIR_UNUSABLE', `${dir} is not a folder; name the cache folder with --cache DIR`, { dir });
+  return realpathSync(dir);
 }
 
 /** Every file under the cache folder; links are reported, not followed. */

@@ -2,7 +2,7 @@
  * `tidemark cache …` on folders without an engine. What must not happen: damage that is not found, a file removed that
  * was not asked for, or a folder changed under a process that writes it.
  */
-import { existsSync, readFileSync, truncateSync, utimesSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, realpathSync, symlinkSync, truncateSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { spawnLines } from '../helpers/child.ts';
@@ -39,6 +39,14 @@ describe('a folder that cannot be looked at', () => {
     writeFileSync(file, '');
     expect((await cache(verb, file, ...(verb === 'purge' ? ['--all', '--yes'] : []))).stderr).toMatch(/is not a folder/);
   });
+});
+
+test('a link to the folder is followed, as engines do', async () => {
+  const { dir } = twoModels();
+  const link = join(tempDir(), 'link');
+  symlinkSync(dir, link);
+  expect((await json('stat', link)).event).toMatchObject({ dir: realpathSync(dir), files: 8 });
+  expect((await json('verify', link)).event).toMatchObject({ files: 8, damaged: [] });
 });
 
 describe('stat', () => {
