@@ -9,7 +9,7 @@ import { mkdir, realpath, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { ErrorCode } from '../shared/errors.ts';
 import { errnoOf } from '../shared/files.ts';
-import { loadNativeCore, nativeCoreProblem } from '../shared/native-core.ts';
+import { loadNativeCore, type NativeCore, nativeCoreProblem } from '../shared/native-core.ts';
 import type { StoreMode } from '../shared/worker-init.ts';
 
 /** What an engine is told, once, when its cache works less than it should. */
@@ -63,8 +63,7 @@ function unusable(dir: string, errno: string, why: string): { path: null; degrad
 const WITHOUT = 'What is stored there is still used; nothing is added.';
 
 /** Takes the lock of a folder, without waiting, or says why this process only reads there. */
-export function lockFolder(dir: string): FolderLock {
-  const core = loadNativeCore();
+export function lockFolder(dir: string, core: Pick<NativeCore, 'flockTry'> | null = loadNativeCore()): FolderLock {
   const path = join(dir, 'lock');
   if (core === null) return readOnly('LOCK_UNSUPPORTED', `The cache folder '${dir}' cannot be locked: ${nativeCoreProblem()}. ${WITHOUT}`, { path });
   const taken = core.flockTry(path);

@@ -36,7 +36,7 @@ test.each([
   expect(hub.control[loop].life).toBe(2);
   expect(hub.persistence).toBe('on');
   expect(await hub.detachSession(1, 10_000)).toBe(true);
-  expect(await hub.release(1_000)).toEqual({ drained: true, stuck: [] });
+  expect(await hub.release(10_000)).toEqual({ drained: true, stuck: [] });
   port.close();
 });
 
@@ -125,6 +125,6 @@ test('the keeper dies with both loops: all three come again and serve what was t
   hub.unref();
   expect(heard.codes()).toEqual(['degraded STORE_WORKER_DIED', 'recovered STORE_WORKER_DIED']);
   expect(await hub.detachSession(1, 10_000)).toBe(true);
-  expect(await hub.release(1_000)).toEqual({ drained: true, stuck: [] });
+  expect(await hub.release(10_000)).toEqual({ drained: true, stuck: [] });
   port.close();
 });

@@ -77,7 +77,7 @@ describe.skipIf(!mountable)('read-only file systems', () => {
       .map((t) => t.kind);
     expect(alive).toContain('store-worker');
     expect(alive).not.toContain('snapshot-writer');
-    expect(await hub!.release(1_000)).toEqual({ drained: true, stuck: [] });
+    expect(await hub!.release(10_000)).toEqual({ drained: true, stuck: [] });
     port.close();
     expect(listTree(dir)).toEqual([]);
   });
@@ -104,7 +104,7 @@ describe('a second process', () => {
     expect(await second.next()).toEqual({ mode: 'read-only', code: 'CACHE_LOCKED' });
     const { hub, degraded } = await openHub(dir);
     expect(degraded).toMatchObject({ code: 'CACHE_LOCKED', message: expect.stringContaining('Another process') });
-    await hub!.release(1_000);
+    await hub!.release(10_000);
     first.kill();
     await first.ended;
     const third = start(dir);

@@ -53,7 +53,7 @@ test('open, serve a session, close: folder made 0700, lock held meanwhile, nothi
 
   expect(await hub!.detachSession(memory.number, 10_000)).toBe(true);
   expect(listTree(hub!.stagingRoot)).toEqual(['_promote/']);
-  expect(await hub!.release(1_000)).toEqual({ drained: true, stuck: [] });
+  expect(await hub!.release(10_000)).toEqual({ drained: true, stuck: [] });
   port.close();
   expect(lockIsFree(dir)).toBe(true);
   expect(kinds()).toEqual(['main']);
@@ -66,10 +66,10 @@ test('engines on one folder share one hub, by whatever path, until the last lets
   symlinkSync(dir, link);
   const [a, b] = await Promise.all([openHub(dir), openHub(link)]);
   expect(b.hub).toBe(a.hub);
-  expect(await a.hub!.release(1_000)).toEqual({ drained: true, stuck: [] });
+  expect(await a.hub!.release(10_000)).toEqual({ drained: true, stuck: [] });
   expect(lockIsFree(dir)).toBe(false);
   const port = await b.hub!.attachSession(newSession(b.hub!));
-  await b.hub!.release(1_000);
+  await b.hub!.release(10_000);
   port.close();
   expect(lockIsFree(dir)).toBe(true);
 });
@@ -77,7 +77,7 @@ test('engines on one folder share one hub, by whatever path, until the last lets
 test('opening while the last one closes waits for it, and writes again', async () => {
   const dir = tempDir('hub');
   const first = (await openHub(dir)).hub!;
-  const closed = first.release(1_000);
+  const closed = first.release(10_000);
   const second = await openHub(dir);
   expect(second.hub).not.toBe(first);
   expect(second).toMatchObject({ degraded: null, hub: { mode: 'writer' } });

@@ -11,7 +11,7 @@ import { createSessionMemory } from '../../dist/shared/session/index.js';
 
 const file = (name: string) => fileURLToPath(new URL(`./workers/${name}`, import.meta.url));
 
-export const QUICK: Partial<KeeperTuning> = { backOffMs: [0, 10], stopMs: 500, terminateMs: 500, noProgressMs: 2_000, absoluteMs: 10_000 };
+export const QUICK: Partial<KeeperTuning> = { backOffMs: [0, 10], stopMs: 5_000, terminateMs: 2_000, noProgressMs: 10_000, absoluteMs: 30_000 };
 export const COMMAND = { throw: 1, exit: 2, dieWithLock: 3, sleepForever: 4, readForever: 5, degrade: 6, freeItems: 7 } as const;
 
 /** Sessions of a megabyte: the tests move no data. */
@@ -45,7 +45,7 @@ const open = new Set<StoreHub>();
 /** Closes what a test left open. Called after `watchLeaks()`, whose look at leftovers comes last then. */
 export function closeHubsAfterEach(): void {
   afterEach(async () => {
-    for (const hub of open) while ((await hub.release(500)) && hub.closing === null);
+    for (const hub of open) while ((await hub.release(10_000)) && hub.closing === null);
     open.clear();
   });
 }

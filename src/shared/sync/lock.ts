@@ -97,10 +97,12 @@ export abstract class Lock {
     const { self, words, at } = this;
     words[at + DEPTH] = 1;
     words[at + SITE] = siteId;
-    words[at + SINCE] = self.table.ms();
-    this.#heldSince = now();
+    const time = now();
+    const ms = self.table.ms(time);
+    words[at + SINCE] = ms;
+    this.#heldSince = time;
     self.held.push(this);
-    self.log('acquired', this.nameId, siteId);
+    self.log('acquired', this.nameId, siteId, ms);
   }
 
   protected drop(): void {
@@ -108,10 +110,12 @@ export abstract class Lock {
     if (!this.isHeldByMe()) {
       throw new TidemarkError('LOCK_NOT_OWNER', `Lock '${this.name}' is not held by this thread, so it cannot release it.`, { details: { lock: this.name } });
     }
-    const position = self.held.lastIndexOf(this);
-    if (position >= 0) self.held.splice(position, 1);
-    raise(words, at + LONGEST_HOLD_US, (now() - this.#heldSince) * 1000);
-    self.log('released', this.nameId, words[at + SITE]!);
+    const { held } = self;
+    if (held[held.length - 1] === this) held.pop();
+    else if (held.includes(this)) held.splice(held.lastIndexOf(this), 1);
+    const time = now();
+    raise(words, at + LONGEST_HOLD_US, (time - this.#heldSince) * 1000);
+    self.log('released', this.nameId, words[at + SITE]!, self.table.ms(time));
     words[at + DEPTH] = 0;
     release(words, at);
   }

@@ -131,7 +131,8 @@ export interface ThreadHandle {
   /** Marks a wait for a lock or condition, shown above the activity until `endWait`. Names and sites are interned ids. */
   beginWait(kind: 'lock' | 'condition', id: number, name: number, site: number): void;
   endWait(): void;
-  log(what: TransitionKind, subject: number, site: number): void;
+  /** Adds to the last transitions. `ms`: the time, when the caller has just read the clock. */
+  log(what: TransitionKind, subject: number, site: number, ms?: number): void;
   /** The thread's last act towards the table: what it held is abandoned. */
   leave(): void;
 }
@@ -168,9 +169,9 @@ export class ThreadTable {
     this.transitions = new TransitionLog(new Int32Array(buffer, at, TransitionLog.WORDS));
   }
 
-  /** Milliseconds since the table was made, as a word: one atomic store, no torn reads. Differences are right for 49 days. */
-  ms(): number {
-    return (now() - this.#base) | 0;
+  /** Milliseconds since the table was made, as a word: one atomic store, no torn reads. `at` is a reading of `now()`. Differences are right for 49 days. */
+  ms(at: number = now()): number {
+    return (at - this.#base) | 0;
   }
 
   /** How long ago a word written with `ms()` was. */
@@ -397,8 +398,8 @@ class Handle implements ThreadHandle {
     Atomics.store(this.#words, this.#at + WAIT_KIND, 0);
   }
 
-  log(what: TransitionKind, subject: number, site: number): void {
-    this.table.transitions.add(this.table.ms(), this.slot, what, subject, site);
+  log(what: TransitionKind, subject: number, site: number, ms: number = this.table.ms()): void {
+    this.table.transitions.add(ms, this.slot, what, subject, site);
   }
 
   leave(): void {

@@ -13,6 +13,7 @@ const SITE = 5;
 
 export const TRANSITIONS = ['acquired', 'released', 'waits', 'timed out', 'owner died', 'took over', 'enters', 'leaves', 'dead', 'notified'] as const;
 export type TransitionKind = (typeof TRANSITIONS)[number];
+const CODES = Object.fromEntries(TRANSITIONS.map((what, code) => [what, code])) as Record<TransitionKind, number>;
 
 export interface Transition {
   readonly atMs: number;
@@ -38,7 +39,7 @@ export class TransitionLog {
     Atomics.store(words, at + SEQ, 0);
     words[at + AT_MS] = atMs;
     words[at + SLOT] = slot;
-    words[at + WHAT] = TRANSITIONS.indexOf(what);
+    words[at + WHAT] = CODES[what];
     words[at + LOCK] = subject;
     words[at + SITE] = site;
     Atomics.store(words, at + SEQ, (seq + 1) | 0 || 1);

@@ -20,6 +20,7 @@ const deep = process.env.TIDEMARK_LONG === '1' ? 1 : 0;
 
 let schedules = 0;
 let states = 0;
+let ran = 0;
 
 type Case = readonly [name: string, options: SyncOptions, scenario: (sync: SyncWorld) => Scenario, bound: Bound];
 
@@ -47,6 +48,8 @@ const CASES: Case[] = [
       { preemptions: 2 + deep },
     ],
   ),
+  // Whoever was past its look at the priority word may still be faster, once each; nobody else.
+  ['fairness, 3 threads', AS_IT_IS, (w) => mutexScenario(w, { threads: 3, rounds: [1, 2, 2], overtakes: 2 }), { preemptions: 2 + deep }],
   ['try without waiting, 2 threads, in full', NEVER_FAIR, (w) => mutexScenario(w, { threads: 2, rounds: 2, timeouts: [0, FOREVER] }), {}],
   ['reentrant lock, 2 threads, depth 3, in full', FAIR_AT_ONCE, (w) => mutexScenario(w, { threads: 2, rounds: 2, kind: 'ReentrantLock', depth: 3 }), {}],
   [
@@ -97,11 +100,12 @@ describe('schedules', () => {
     const result = explore(sync.world, () => scenario(sync), bound);
     schedules += result.schedules;
     states += result.states;
+    ran++;
     expect(result).toMatchObject({ violation: null, cut: 0 });
   });
 
   afterAll(() => {
     console.log(`explored ${schedules} schedules, ${states} states`);
-    expect(schedules).toBeGreaterThan(100_000);
+    if (ran === CASES.length) expect(schedules).toBeGreaterThan(500_000);
   });
 });

@@ -22,6 +22,8 @@ export interface MutexOptions {
   readonly depth?: number;
   readonly mortal?: readonly number[];
   readonly onOwnerDeath?: 'abandon' | 'takeover';
+  /** How often others may take the lock while one has priority: an upper bound to how long anybody waits. */
+  readonly overtakes?: number;
   /** Time passes once, by so much, at any moment: deadlines then fall between any two steps. */
   readonly passesMs?: number;
 }
@@ -36,6 +38,16 @@ export function mutexScenario({ world, sync }: SyncWorld, options: MutexOptions)
   const inside = new Set<number>();
   const failures: string[] = [];
   let got = 0;
+  // Whose turn it is, as the priority word says, and how often others were faster since.
+  let turn = 0;
+  let overtaken = 0;
+  const watchTurn = () => {
+    if (words[1] !== turn) overtaken = 0;
+    turn = words[1]!;
+    return options.overtakes !== undefined && overtaken > options.overtakes
+      ? `thread ${turn - 1} had priority and was overtaken ${overtaken} times`
+      : undefined;
+  };
   const program = (id: number) =>
     function* (): Step {
       const spec = options.onOwnerDeath === undefined ? LOCK : { ...LOCK, onOwnerDeath: options.onOwnerDeath };
@@ -51,6 +63,7 @@ export function mutexScenario({ world, sync }: SyncWorld, options: MutexOptions)
         for (let d = 1; d < depth; d++) if (!(yield* lock.acquire(0, 'again'))) failures.push('a reentrant lock refused its owner');
         inside.add(id);
         got++;
+        if (turn !== 0 && turn !== id + 1) overtaken++;
         yield;
         inside.delete(id);
         for (let d = 0; d < depth; d++) yield* lock.release();
@@ -71,13 +84,13 @@ export function mutexScenario({ world, sync }: SyncWorld, options: MutexOptions)
       dead.add(id);
       inside.delete(id);
     },
-    check: () => (inside.size > 1 ? `two inside: ${[...inside].join(', ')}` : failures[0]),
+    check: () => watchTurn() ?? (inside.size > 1 ? `two inside: ${[...inside].join(', ')}` : failures[0]),
     final: () => {
       if (dead.size > 0) return undefined;
       if (options.timeouts === undefined && got !== total) return `${got} of ${total} rounds`;
       return words[0] === 0 && words[1] === 0 ? undefined : `lock not free at the end: ${words[0]}, priority ${words[1]}`;
     },
-    extra: () => [...inside].reduce((sum, id) => sum | (1 << id), 0) + dead.size * 256,
+    extra: () => [...inside].reduce((sum, id) => sum | (1 << id), 0) + dead.size * 256 + overtaken * 1024,
   };
 }
 

@@ -87,6 +87,14 @@ const BUGS: Bug[] = [
     bound: { preemptions: 3 },
   },
   {
+    name: 'taking a free lock although somebody has priority (starvation)',
+    mutations: [lockWord(/Atomics\.load\(words, at \+ PRIORITY\) === 0 &&/, '')],
+    scenario: (sync) => mutexScenario(sync, { threads: 3, rounds: [1, 2, 2], overtakes: 2 }),
+    violation: /overtaken/,
+    sync: { fairAfterMs: 1 },
+    bound: { preemptions: 2 },
+  },
+  {
     name: 'keeping priority after the turn',
     mutations: [lockWord(/Atomics\.store\(words, at \+ PRIORITY, 0\);/, '')],
     scenario: twoThreads,
@@ -185,7 +193,7 @@ const BUGS: Bug[] = [
 ];
 
 describe('seeded bugs', () => {
-  test.each(BUGS)('$name', ({ mutations, scenario, violation, sync: options, bound }) => {
+  test.each(BUGS.map((bug) => [bug.name, bug] as const))('%s', (_, { mutations, scenario, violation, sync: options, bound }) => {
     const bugged = syncWorld({ ...options, mutations });
     expect(explore(bugged.world, () => scenario(bugged), bound).violation).toMatch(violation);
     // The same scenario without the bug holds: the violation is the bug's.

@@ -54,7 +54,7 @@ const CALLED = [
   'predicate',
 ];
 /** These names mean something else on these objects. */
-const NOT_STEPS = /(?:\.held\.push|words\.\w+|Math\.\w+)\($/;
+const NOT_STEPS = /(?:\bheld\.\w+|words\.\w+|Math\.\w+)\($/;
 
 export interface Mutation {
   readonly find: RegExp;
