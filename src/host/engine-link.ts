@@ -12,6 +12,7 @@ import * as Comlink from 'comlink';
 import nodeEndpoint from 'comlink/dist/esm/node-adapter.mjs';
 import type { Delivery, EngineApi, EngineInit, Reply } from '../shared/engine-protocol.ts';
 import { errorFromWire, TidemarkError } from '../shared/errors.ts';
+import { workerFlags } from './worker-flags.ts';
 
 export class EngineLink {
   readonly #worker: Worker;
@@ -29,6 +30,7 @@ export class EngineLink {
   constructor(init: EngineInit, delivery: MessagePort, onDelivery: (message: Delivery) => void, onDeath: (error: TidemarkError) => void) {
     this.#worker = new Worker(new URL('../engine-thread/main.js', import.meta.url), {
       name: 'tidemark-engine',
+      ...workerFlags(),
       workerData: init,
       transferList: [init.delivery, ...(init.store === null ? [] : [init.store.hubPort])],
     });

@@ -140,4 +140,23 @@ describe('the process', () => {
       process.exit(4);`;
     expect(await run(join(base, 'cache'), then, { fifo })).toMatchObject({ code: 4, timedOut: false });
   });
+
+  test('with an engine in a native call that has hung: process.exit leaves with its code', async () => {
+    const base = tempDir('hub');
+    const fifo = join(base, 'fifo');
+    spawnSync('mkfifo', [fifo]);
+    const engine = `
+      const { workerData } = require('node:worker_threads');
+      const { openSync, readSync } = require('node:fs');
+      import('${ROOT}dist/sync.js').then(({ ThreadTable }) => {
+        new ThreadTable(workerData.threads).enter('engine', 'engine').activity('native', 'eval', 10);
+        readSync(openSync(workerData.fifo, 'r+'), new Uint8Array(1));
+      });`;
+    const then = `
+      const { Worker } = await import('node:worker_threads');
+      new Worker(${JSON.stringify(engine)}, { eval: true, execArgv: [], workerData: { threads: registry.shared.threads, fifo: ${JSON.stringify(fifo)} } });
+      while (!registry.threads.list().some((t) => t.activity === 'native')) await new Promise((resolve) => setTimeout(resolve, 5));
+      process.exit(6);`;
+    expect(await run(join(base, 'cache'), then)).toMatchObject({ code: 6, timedOut: false });
+  });
 });

@@ -57,9 +57,8 @@ const WAIT_SINCE = 14;
 const DEPENDS_ON = 15; // slot + 1 of the thread that the current activity waits for, 0: none
 const THREAD_ID = 16;
 const OS_THREAD_ID = 17;
-const DIED_AT = 18;
-const ACTIVITY_COUNT = 19;
-const WAIT_COUNT = 20;
+const ACTIVITY_COUNT = 18;
+const WAIT_COUNT = 19;
 const DETAIL = 24;
 const DETAIL_MAX = (SLOT_WORDS - DETAIL) * 4;
 
@@ -202,7 +201,6 @@ export class ThreadTable {
     words[at + THREAD_ID] = threadId;
     words[at + OS_THREAD_ID] = deathWords()?.threadId?.() ?? 0;
     words[at + WAIT_KIND] = 0;
-    words[at + DIED_AT] = 0;
     const slot = (at - HEADER_WORDS) / SLOT_WORDS;
     const handle = new Handle(this, at, slot, tokenOf(slot, generation), options.mayBlock ?? !isMainThread);
     handle.idle();
@@ -231,7 +229,6 @@ export class ThreadTable {
     if (token !== undefined && tokenOf(slot, Atomics.load(words, at + GENERATION)) !== token) return;
     const state = Atomics.load(words, at + STATE);
     if ((state !== ALIVE && state !== ENDING) || Atomics.compareExchange(words, at + STATE, state, DEAD) !== state) return;
-    Atomics.store(words, at + DIED_AT, this.ms());
     this.transitions.add(this.ms(), slot, 'dead', words[at + NAME]!, 0);
   }
 
