@@ -10,7 +10,7 @@ import { ChainHasher, type ChainIdentity } from '../shared/blocks/identity.ts';
 import type { EngineStoreInit, WireRequest } from '../shared/engine-protocol.ts';
 import type { DropReason } from '../shared/errors.ts';
 import { HubControl } from '../shared/loop-control.ts';
-import { attachSession, type Session } from '../shared/session/index.ts';
+import { attachSession, reserveUnit, type Session } from '../shared/session/index.ts';
 import type { ThreadHandle } from '../shared/sync/thread-table.ts';
 import { IndexReader } from './boundary/lookup.ts';
 import { type BlockUnit, publishBlock, unitBytes, unitsInFlight } from './boundary/publish.ts';
@@ -140,9 +140,10 @@ export class EngineStoreClient {
     };
     const bytes = unitBytes(unit);
     // Room for the rows first: a state without them would be written for nothing.
-    const reservation = mayWait ? this.#session.pending.reserve(bytes) : this.#session.pending.tryReserve(bytes);
+    const reservation = reserveUnit(this.#session, bytes, mayWait ? this.#session.limits.reserveWaitMs : 0);
     if (reservation === null) {
-      this.#count('backpressure');
+      // Rows alone, where a restore needs a state too, are no boundary.
+      if (block.state !== null || !this.#model.hasFixedState) this.#count('backpressure');
       return 'backpressure';
     }
     try {

@@ -262,7 +262,8 @@ export class Sequence {
   #finish(reason: FinishReason, lastText = ''): StepResult {
     const tail = reason === 'abort' ? '' : lastText + this.#parts.detokenizer.finish();
     // The state behind the last computed token is where the next turn of a conversation starts.
-    if (this.#computed > 0 && this.#caches.length > 0) this.#parts.recorder?.finish(this.#caches, this.tokens, this.#computed, reason === 'abort');
+    if (this.#computed > 0 && this.#caches.length > 0)
+      this.#parts.recorder?.finish(this.#caches, this.tokens, this.#computed, reason === 'abort', this.#context.alone());
     this.#timings.totalMs = performance.now() - this.#submittedAt;
     const usage: Usage = { promptTokens: this.promptLength, cachedTokens: this.#cachedTokens, completionTokens: this.tokens.length - this.promptLength };
     const probe: Probe | undefined = this.#probe?.result(this.#cachedTokens, this.#missReason);

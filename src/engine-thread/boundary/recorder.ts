@@ -82,16 +82,16 @@ export class BoundaryRecorder {
     this.#record(caches, tokens, at, true, mayWait);
   }
 
-  /** End of the answer. With persist 'finish' this is where everything is stored. */
-  finish(caches: readonly LayerCache[], tokens: readonly number[], computed: number, aborted: boolean): void {
+  /** End of the answer. With persist 'finish' this is where everything is stored. `mayWait`: nobody else has work. */
+  finish(caches: readonly LayerCache[], tokens: readonly number[], computed: number, aborted: boolean, mayWait: boolean): void {
     if (this.#closed) return;
     if (this.#parts.persist === 'finish') {
       const { blockSize } = this.#parts;
-      for (let at = this.#recorded - (this.#recorded % blockSize) + blockSize; at < computed; at += blockSize) this.#record(caches, tokens, at, false, true);
+      for (let at = this.#recorded - (this.#recorded % blockSize) + blockSize; at < computed; at += blockSize) this.#record(caches, tokens, at, false, mayWait);
     } else if (aborted) {
       return;
     }
-    if (computed > this.#recorded) this.#record(caches, tokens, computed, true, true);
+    if (computed > this.#recorded) this.#record(caches, tokens, computed, true, mayWait);
   }
 
   close(): void {

@@ -11,4 +11,4 @@ export { attachSession, createSessionMemory, Session } from './session.ts';
 export type { StagedState, Taken } from './staged-files.ts';
 export { reviveDetaching, stagedState, takeStaged } from './staged-files.ts';
 export type { Unit, UnitSpec } from './units.ts';
-export { finishUnit, submitUnit, takeUnit, unitBytes } from './units.ts';
+export { finishUnit, reserveUnit, submitUnit, takeUnit, unitBytes } from './units.ts';

@@ -1,13 +1,15 @@
 /**
  * Block images on their way to the store worker: the same items, arena and accounting as state, but another ring.
  *
- * Engine thread: `submitUnit` copies the image in and queues it. It never waits: the engine reserves first if it wants to.
+ * Engine thread: `submitUnit` copies the image in and queues it. It never waits: the engine asks for room first if it wants to
+ * (`reserveUnit`). It is the only thread that queues units of its session, so a free place stays free until it comes back.
  * Store worker: `takeUnit`, publish, `finishUnit` in a `finally`; that gives the bytes back and, when the request has ended
  * meanwhile, cleans the staged file that the unit had claimed. A unit may be kept (set aside) between the two.
  */
 import { fillImage, type ImageLayout } from '../blocks/image.ts';
 import type { PagedBytes } from '../blocks/paged-bytes.ts';
 import type { DropReason } from '../errors.ts';
+import { now } from '../sync/clock.ts';
 import { forget } from './cleanup.ts';
 import type { ItemRef } from './item-space.ts';
 import { FLAG, ITEM, KIND, STATE } from './item-table.ts';
@@ -33,6 +35,21 @@ export interface Unit extends ItemRef {
   readonly tokenCount: number;
   readonly block: string;
   readonly hasState: boolean;
+}
+
+/** Bytes and a place among the units, waiting up to `waitMs` for both together; null when there is none by then. */
+export function reserveUnit(session: Session, bytes: number, waitMs: number): Reservation | null {
+  const { items, layout, pending } = session;
+  const until = now() + waitMs;
+  const hasPlace = (): boolean => {
+    for (let item = layout.firstUnit; item < layout.itemCount; item += 1) if (items.get(item, ITEM.state) === STATE.free) return true;
+    return false;
+  };
+  const place = session.guarded(
+    () => session.underPending('reserveUnit', () => pending.waitFor(hasPlace, waitMs)),
+    () => false,
+  );
+  return place ? pending.reserve(bytes, Math.max(0, until - now())) : null;
 }
 
 /** Queues the unit, or says why not. The image's sources are copied when this returns; the reservation is used up or released. */
