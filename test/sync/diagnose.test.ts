@@ -103,9 +103,10 @@ test('it never names a cycle while threads work in the right order', async () =>
   const threads = [0, 1, 2].map((index) => stage.start('count', `t${index}`, { index, parties: 3, rounds: 3_000, others: [], holdMs: 0.01 }));
   const done = Promise.all(threads.map((thread) => thread.result));
   let running = true;
-  void done.then(() => {
+  const over = () => {
     running = false;
-  });
+  };
+  done.then(over, over);
   let looks = 0;
   while (running) {
     expect(diagnose(stage.table, [stage.locks]).cycles).toEqual([]);

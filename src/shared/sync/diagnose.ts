@@ -75,7 +75,7 @@ function describeThread(thread: ThreadInfo, locks: readonly LockInfo[], label: L
     return { ...base, activity: thread.activity, detail: thread.detail + on, sinceMs: thread.sinceMs, overdueMs: thread.overdueMs };
   }
   const owner = locks.find((lock) => lock.id === wait.id)?.ownerSlot ?? null;
-  const held = owner === null ? '' : `, held by ${label(owner)}`;
+  const held = owner === null || owner === thread.slot ? '' : `, held by ${label(owner)}`;
   const during = doing === 'idle' ? '' : `, during ${doing}`;
   return {
     ...base,
@@ -134,7 +134,8 @@ function edgeOf(thread: ThreadInfo, owners: ReadonlyMap<number, LockInfo>): Edge
   const { wait, slot: from } = thread;
   if (wait !== null && wait.kind === 'lock') {
     const lock = owners.get(wait.id);
-    if (lock === undefined) return null;
+    // A thread that has just got the lock shows its wait for another instant; nobody waits for himself.
+    if (lock === undefined || lock.ownerSlot === from) return null;
     return {
       from,
       to: lock.ownerSlot!,
