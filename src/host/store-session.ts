@@ -5,6 +5,7 @@
 import { statfs } from 'node:fs/promises';
 import type { MessagePort } from 'node:worker_threads';
 import { createRestoreMemory } from '../shared/blocks/restore-channel.ts';
+import { TidemarkError } from '../shared/errors.ts';
 import type { StoreEvent } from '../shared/events.ts';
 import { attachSession, createSessionMemory, type Session, type SessionLimits, type SessionMemory } from '../shared/session/index.ts';
 import type { CloseReport, EngineStats } from './api.ts';
@@ -15,6 +16,7 @@ import { openStoreHub, type StoreHub } from './store-hub.ts';
 const GB = 1_000_000_000;
 const POLL_MS = 10;
 const EVENTS_MS = 1_000;
+const CLOSE_MS = 1_000;
 
 export interface StoreSessionOptions {
   dir: string;
@@ -56,7 +58,15 @@ export class StoreSession {
       limits,
       restore: createRestoreMemory(),
     });
-    const hubPort = await hub.attachSession(memory);
+    let hubPort: MessagePort;
+    try {
+      hubPort = await hub.attachSession(memory);
+    } catch (error) {
+      // The store's threads do not run here. That is no reason to have no engine.
+      await hub.release(CLOSE_MS);
+      const { code, message, details } = error instanceof TidemarkError ? error : new TidemarkError('STORE_WORKER_DIED', String(error));
+      return { session: null, degraded: { code, message, details } };
+    }
     return { session: new StoreSession(hub, memory, hubPort, attachSession(memory, registry.self)), degraded };
   }
 
