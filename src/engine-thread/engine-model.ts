@@ -110,7 +110,7 @@ export class EngineModel {
         'INVALID_ARGUMENT',
         `Token id ${outside} is outside the model's vocabulary (0 to ${this.causal.info.vocabSize - 1}). Use ids of this model's tokenizer.`,
         {
-          details: { parameter: 'tokens', expected: `0 to ${this.causal.info.vocabSize - 1}`, received: outside },
+          details: { field: 'tokens', expected: `0 to ${this.causal.info.vocabSize - 1}`, received: outside },
         },
       );
     }

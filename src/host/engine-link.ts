@@ -65,7 +65,7 @@ export class EngineLink {
     return this.#worker.threadId;
   }
 
-  /** Calls one method of the engine; rejects with the engine's own error, or ENGINE_DIED. */
+  /** Calls one method of the engine; rejects with the engine's own error, ENGINE_DIED, or INVALID_ARGUMENT for what cannot be sent. */
   async call<T>(invoke: (api: Comlink.Remote<EngineApi>) => Promise<Reply<T>>): Promise<T> {
     if (this.#death !== null) throw this.#death;
     this.hold();
@@ -73,6 +73,8 @@ export class EngineLink {
       const reply = await Promise.race([invoke(this.#api), this.#died]);
       if (!reply.ok) throw errorFromWire(reply.error);
       return reply.value;
+    } catch (error) {
+      throw isUnsendable(error) ? unsendable(error) : error;
     } finally {
       this.unhold();
     }
@@ -119,4 +121,17 @@ export class EngineLink {
       this.#delivery.unref();
     }
   }
+}
+
+function isUnsendable(error: unknown): error is DOMException {
+  return error instanceof DOMException && error.name === 'DataCloneError';
+}
+
+/** Messages and template variables go to the engine thread as copies: a function or a class instance in them does not. */
+function unsendable(error: DOMException): TidemarkError {
+  return new TidemarkError(
+    'INVALID_ARGUMENT',
+    `request.messages and request.templateOptions must be plain data that can be copied to the engine's thread (${error.message}). Leave out functions and the like.`,
+    { cause: error, details: { field: 'request', expected: 'plain data', received: error.message } },
+  );
 }

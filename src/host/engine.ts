@@ -25,7 +25,7 @@ import type {
 import type { EngineLink } from './engine-link.ts';
 import type { EngineStore } from './engine-store.ts';
 import { GenerationStream } from './generation.ts';
-import { checkInput, checkRequest } from './validate.ts';
+import { checkInput, checkRequest, deadline } from './validate.ts';
 
 interface Pending {
   ref: RequestRef;
@@ -172,12 +172,14 @@ export class EngineHost extends EventEmitter implements Engine {
 
   async flush(options: { deadlineMs?: number } = {}): Promise<void> {
     this.#assertOpen();
-    await this.#parts.store?.flush(options.deadlineMs ?? 60_000);
+    const deadlineMs = deadline('options.deadlineMs', options.deadlineMs, 60_000);
+    await this.#parts.store?.flush(deadlineMs);
   }
 
   /** Ends running requests, drains what was accepted, then ends the threads. Calling it again gives the same report. */
-  close(options: CloseOptions = {}): Promise<CloseReport> {
-    this.#closing ??= this.#close(options.deadlineMs ?? 60_000);
+  async close(options: CloseOptions = {}): Promise<CloseReport> {
+    const deadlineMs = deadline('options.deadlineMs', options.deadlineMs, 60_000);
+    this.#closing ??= this.#close(deadlineMs);
     return this.#closing;
   }
 
@@ -323,8 +325,8 @@ export class EngineHost extends EventEmitter implements Engine {
   }
 
   async #close(deadlineMs: number): Promise<CloseReport> {
-    const deadline = performance.now() + deadlineMs;
-    const left = () => Math.max(100, deadline - performance.now());
+    const end = performance.now() + deadlineMs;
+    const left = () => Math.max(100, end - performance.now());
     this.#closed = true;
     await this.#link.end(left());
     for (const [requestNo, pending] of this.#pending) {

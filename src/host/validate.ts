@@ -3,9 +3,11 @@
  * what came.
  */
 import { cpus } from 'node:os';
+import { validateSampling } from '../engine-thread/text/sampling.ts';
+import { validateStopStrings } from '../engine-thread/text/stop-strings.ts';
 import type { ResolvedEngineOptions } from '../shared/engine-protocol.ts';
 import { TidemarkError } from '../shared/errors.ts';
-import type { EngineOptions, RequestOptions } from './api.ts';
+import type { EngineOptions, PromptInput, RequestOptions } from './api.ts';
 import { defaultCacheDir } from './default-cache-dir.ts';
 
 const MIB = 1024 * 1024;
@@ -19,27 +21,32 @@ export interface ResolvedCacheOptions {
   overflow: 'write-through' | 'inline' | 'drop';
 }
 
-export function invalid(parameter: string, expected: string, received: unknown): TidemarkError {
-  return new TidemarkError('INVALID_ARGUMENT', `${parameter} must be ${expected}, but is ${show(received)}. Change it and try again.`, {
-    details: { parameter, expected, received: show(received) },
+export function invalid(field: string, expected: string, received: unknown): TidemarkError {
+  return new TidemarkError('INVALID_ARGUMENT', `${field} must be ${expected}, but is ${show(received)}. Change it and try again.`, {
+    details: { field, expected, received: show(received) },
   });
 }
 
 function show(value: unknown): string {
   if (typeof value === 'string') return JSON.stringify(value.length > 60 ? `${value.slice(0, 57)}...` : value);
   if (typeof value === 'object' && value !== null) return Array.isArray(value) ? `an array of ${value.length}` : 'an object';
-  return String(value);
+  return typeof value === 'function' ? 'a function' : String(value);
 }
 
-export function integer(parameter: string, value: unknown, least: number, most: number): number {
+/** A record with named fields: options and requests are nothing else. */
+function record(field: string, value: unknown): asserts value is Record<string, unknown> {
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw invalid(field, 'an object', value);
+}
+
+export function integer(field: string, value: unknown, least: number, most: number): number {
   if (typeof value !== 'number' || !Number.isInteger(value) || value < least || value > most) {
-    throw invalid(parameter, `an integer from ${least} to ${most}`, value);
+    throw invalid(field, `an integer from ${least} to ${most}`, value);
   }
   return value;
 }
 
-function oneOf<const T extends string>(parameter: string, value: unknown, allowed: readonly T[]): T {
-  if (!allowed.includes(value as T)) throw invalid(parameter, `one of ${allowed.map((a) => `'${a}'`).join(', ')}`, value);
+function oneOf<const T extends string>(field: string, value: unknown, allowed: readonly T[]): T {
+  if (!allowed.includes(value as T)) throw invalid(field, `one of ${allowed.map((a) => `'${a}'`).join(', ')}`, value);
   return value as T;
 }
 
@@ -53,12 +60,12 @@ const ENGINE_KEYS = ['model', 'cache', 'device', 'compute', 'prefillChunk', 'max
 const CACHE_KEYS = ['dir', 'maxBytes', 'blockSize', 'persist', 'pendingMaxBytes', 'overflow', 'restoreDeadlineMs', 'salt'];
 
 export function resolveEngineOptions(options: EngineOptions): { engine: ResolvedEngineOptions; cache: ResolvedCacheOptions | null; maxQueue: number } {
-  if (typeof options !== 'object' || options === null) throw invalid('options', 'an object', options);
+  record('options', options);
   unknownKeys('options', options, ENGINE_KEYS);
   if (typeof options.model !== 'string' || options.model === '') throw invalid('options.model', 'the path of an MLX model folder', options.model);
   const cache = options.cache === false ? null : (options.cache ?? {});
   if (cache !== null) {
-    if (typeof cache !== 'object') throw invalid('options.cache', 'an object or false', cache);
+    if (typeof cache !== 'object' || Array.isArray(cache)) throw invalid('options.cache', 'an object or false', cache);
     unknownKeys('options.cache', cache, CACHE_KEYS);
   }
   const blockSize = integer('options.cache.blockSize', cache?.blockSize ?? 256, 16, 4096);
@@ -121,16 +128,15 @@ const REQUEST_KEYS = [
   'requestId',
 ];
 
-/** Checks everything about a request that does not need the model. Sampling values are checked by `checkSampling`. */
+/** Checks everything about a request that does not need the model, sampling values included. */
 export function checkRequest(request: RequestOptions): void {
-  if (typeof request !== 'object' || request === null) throw invalid('request', 'an object', request);
+  record('request', request);
   unknownKeys('request', request, REQUEST_KEYS);
-  checkInput(request);
+  checkPrompt(request);
+  validateSampling(request);
   if (request.maxTokens !== undefined) integer('request.maxTokens', request.maxTokens, 1, 16_777_216);
-  const stops = typeof request.stop === 'string' ? [request.stop] : (request.stop ?? []);
-  if (!Array.isArray(stops) || stops.some((s) => typeof s !== 'string' || s === ''))
-    throw invalid('request.stop', 'a string or strings, none of them empty', request.stop);
-  for (const id of request.stopTokens ?? []) integer('request.stopTokens[]', id, 0, 0xffff_ffff);
+  validateStopStrings(request.stop);
+  if (request.stopTokens !== undefined) checkIds('request.stopTokens', request.stopTokens);
   if (request.signal !== undefined && !(request.signal instanceof AbortSignal)) throw invalid('request.signal', 'an AbortSignal', request.signal);
   if (request.timeoutMs !== undefined) integer('request.timeoutMs', request.timeoutMs, 1, 2_147_483_647);
   if (request.persist !== undefined) oneOf('request.persist', request.persist, ['boundary', 'finish', 'off']);
@@ -142,23 +148,50 @@ export function checkRequest(request: RequestOptions): void {
   }
 }
 
-export function checkInput(input: RequestOptions): void {
+/** For calls that take a prompt and nothing else; a whole request will do as well. */
+export function checkInput(input: PromptInput): void {
+  record('request', input);
+  unknownKeys('request', input, REQUEST_KEYS);
+  checkPrompt(input);
+}
+
+function checkPrompt(input: PromptInput): void {
   const given = (['prompt', 'messages', 'tokens'] as const).filter((key) => input[key] !== undefined);
   if (given.length !== 1)
-    throw invalid('request', 'given exactly one of prompt, messages and tokens', given.length === 0 ? 'none of them' : given.join(' and '));
+    throw invalid('request', 'given exactly one of prompt, messages and tokens', given.length === 0 ? 'given none of them' : `given ${given.join(' and ')}`);
   if (input.prompt !== undefined && typeof input.prompt !== 'string') throw invalid('request.prompt', 'a string', input.prompt);
-  if (input.messages !== undefined) {
-    if (!Array.isArray(input.messages)) throw invalid('request.messages', 'an array of { role, content }', input.messages);
-    if (input.messages.length === 0) throw new TidemarkError('PROMPT_EMPTY', 'request.messages is empty. Give at least one message.');
-    for (const [i, message] of input.messages.entries()) {
-      if (typeof message?.role !== 'string') throw invalid(`request.messages[${i}].role`, 'a string', message?.role);
-      if (typeof message.content !== 'string') throw invalid(`request.messages[${i}].content`, 'a string', message.content);
-    }
-  }
-  if (input.prompt === '') throw new TidemarkError('PROMPT_EMPTY', 'request.prompt is empty. Give at least one token of text.');
+  if (input.prompt === '') throw empty('request.prompt', 'text');
+  if (input.messages !== undefined) checkMessages(input.messages);
   if (input.tokens !== undefined) {
-    if (!Array.isArray(input.tokens) && !ArrayBuffer.isView(input.tokens)) throw invalid('request.tokens', 'an array of token ids', input.tokens);
-    if (input.tokens.length === 0) throw new TidemarkError('PROMPT_EMPTY', 'request.tokens is empty. Give at least one token.');
-    for (const id of input.tokens) if (!Number.isInteger(id) || id < 0) throw invalid('request.tokens[]', 'non-negative integers', id);
+    checkIds('request.tokens', input.tokens);
+    if (input.tokens.length === 0) throw empty('request.tokens', 'one token');
   }
+  if (input.templateOptions !== undefined) record('request.templateOptions', input.templateOptions);
+}
+
+function checkMessages(messages: unknown): void {
+  if (!Array.isArray(messages)) throw invalid('request.messages', 'an array of { role, content }', messages);
+  if (messages.length === 0) throw empty('request.messages', 'one message');
+  for (const [i, message] of messages.entries()) {
+    const at = `request.messages[${i}]`;
+    record(at, message);
+    if (typeof message.role !== 'string') throw invalid(`${at}.role`, 'a string', message.role);
+    if (typeof message.content !== 'string') throw invalid(`${at}.content`, 'a string', message.content);
+  }
+}
+
+/** What an id may be at all; whether the model has it is known to the engine only. */
+function checkIds(field: string, ids: unknown): void {
+  if (!Array.isArray(ids) && (!ArrayBuffer.isView(ids) || ids instanceof DataView)) throw invalid(field, 'an array of token ids', ids);
+  const list = ids as ArrayLike<unknown>;
+  for (let i = 0; i < list.length; i++) integer(`${field}[${i}]`, list[i], 0, 0x7fff_ffff);
+}
+
+function empty(field: string, least: string): TidemarkError {
+  return new TidemarkError('PROMPT_EMPTY', `${field} is empty. Give at least ${least}.`, { details: { field } });
+}
+
+/** A limit in milliseconds that an option gives, or its default. */
+export function deadline(field: string, value: unknown, byDefault: number): number {
+  return value === undefined ? byDefault : integer(field, value, 0, 2_147_483_647);
 }
