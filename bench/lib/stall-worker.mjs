@@ -1,0 +1,111 @@
+/**
+ * A stand-in for the engine thread: one stream, caches, and the engine's own recorder over a real session. Each round
+ * appends a block, then times the capture of the boundary and, around it, plain copies of the same bytes.
+ *
+ * workerData: { shared, store: EngineStoreInit, name, rounds, warmUp }. Posts { samples, bytes, ledger }.
+ */
+import { parentPort, workerData } from 'node:worker_threads';
+import { EngineStoreClient } from '../../dist/engine-thread/engine-store-client.js';
+import { setBlasThreads } from '../../dist/engine-thread/mlx/memory.js';
+import { clearThreadStreams } from '../../dist/engine-thread/mlx/metal-sync.js';
+import * as mx from '../../dist/engine-thread/mlx/ops.js';
+import { openEngineStream } from '../../dist/engine-thread/mlx/streams.js';
+import { attachSession } from '../../dist/shared/session/index.js';
+import { ThreadTable } from '../../dist/shared/sync/thread-table.js';
+import { seededTokens } from './ratio.mjs';
+import { BLOCK, openCase } from './stall-cases.mjs';
+
+/** Blocks of one sequence; then a new one begins, so that caches stay small. */
+const SEQUENCE_BLOCKS = 8;
+
+const { shared, store, name, rounds, warmUp } = workerData;
+const self = new ThreadTable(shared.threads).enter('engine', 'engine');
+const stream = openEngineStream('cpu');
+setBlasThreads(1);
+const { model, makeCaches, step } = openCase(name, stream);
+const client = new EngineStoreClient(store, self, model, (message) => {
+  throw new Error(message);
+});
+const session = attachSession(store.memory, self);
+const pause = new Int32Array(new SharedArrayBuffer(4));
+
+let requestNo = 0;
+let caches = [];
+let recorder = null;
+let tokens = [];
+let room = null;
+
+function nextSequence() {
+  recorder?.close();
+  for (const cache of caches) cache.release();
+  requestNo++;
+  caches = makeCaches();
+  tokens = seededTokens(SEQUENCE_BLOCKS * BLOCK, requestNo);
+  recorder = client.recorder({ requestNo, requestId: `stall-${requestNo}`, persist: 'boundary' });
+}
+
+/** Everything a boundary stores, as contiguous tensors: what the plain copies read. */
+function sourcesOf(end) {
+  const parts = caches.flatMap((cache) =>
+    cache.tensors().map((t) => {
+      const shape = mx.shapeOf(t);
+      const rows = cache.sliceable ? mx.slice(t, [0, 0, end - BLOCK, 0], [1, shape[1], end, shape[3]], stream) : t;
+      return mx.contiguous(rows, stream);
+    }),
+  );
+  mx.evaluate(parts);
+  return parts.map((t) => ({ t, bytes: mx.nbytes(t) }));
+}
+
+function plainCopy(sources) {
+  let at = 0;
+  const begin = performance.now();
+  for (const { t, bytes } of sources) {
+    mx.readBytes(t, 0, room.subarray(at, at + bytes));
+    at += bytes;
+  }
+  return performance.now() - begin;
+}
+
+function capture(end) {
+  const begin = performance.now();
+  recorder.capture(caches, tokens, end, true);
+  const took = performance.now() - begin;
+  settle();
+  return took;
+}
+
+/** Writer and store worker keep up: the next boundary finds them idle, as it does after a step's computation. */
+function settle() {
+  const until = performance.now() + 60_000;
+  while (session.itemsInFlight > 0) {
+    if (performance.now() > until) throw new Error('writer and store worker did not keep up within 60 s');
+    Atomics.wait(pause, 0, 0, 2);
+  }
+}
+
+const samples = [];
+let bytes = 0;
+for (let round = -warmUp; round < rounds; round++) {
+  const block = (round + warmUp) % SEQUENCE_BLOCKS;
+  if (block === 0) nextSequence();
+  const end = (block + 1) * BLOCK;
+  step(caches, tokens.slice(end - BLOCK, end));
+  mx.scope(() => {
+    const sources = sourcesOf(end);
+    bytes = sources.reduce((sum, source) => sum + source.bytes, 0);
+    room ??= new Uint8Array(new SharedArrayBuffer(bytes));
+    plainCopy(sources); // neither finds the sources colder than the other
+    const before = plainCopy(sources);
+    const captured = capture(end);
+    const after = plainCopy(sources);
+    if (round >= 0) samples.push(round % 2 === 0 ? { plain: before, capture: captured, again: after } : { plain: after, capture: captured, again: before });
+  });
+}
+recorder.close();
+for (const cache of caches) cache.release();
+const ledger = session.ledger.read();
+client.close();
+clearThreadStreams();
+self.leave();
+parentPort.postMessage({ samples, bytes, ledger });
