@@ -46,7 +46,7 @@ export interface EngineOptions {
   /** Chunks an answer may be ahead of its reader before its sequence pauses. Default 64. */
   maxUnreadChunks?: number;
   onProgress?: (progress: LoadProgress) => void;
-  /** BLAS threads on CPU. Default: the number of cores, at most 8. */
+  /** BLAS threads on CPU. Default: one less than the number of cores, from 1 to 8. */
   threads?: number;
 }
 

@@ -56,6 +56,14 @@ function unknownKeys(what: string, given: object, known: readonly string[]): voi
   }
 }
 
+/**
+ * One core is left to the app, the writer and the store worker: BLAS threads wait for each other by spinning, and a busy
+ * core makes all of them late.
+ */
+function defaultThreads(): number {
+  return Math.max(1, Math.min(8, cpus().length - 1));
+}
+
 const ENGINE_KEYS = ['model', 'cache', 'device', 'compute', 'prefillChunk', 'maxContext', 'maxNumSeqs', 'maxQueue', 'maxUnreadChunks', 'onProgress', 'threads'];
 const CACHE_KEYS = ['dir', 'maxBytes', 'blockSize', 'persist', 'pendingMaxBytes', 'overflow', 'restoreDeadlineMs', 'salt'];
 
@@ -83,7 +91,7 @@ export function resolveEngineOptions(options: EngineOptions): { engine: Resolved
     maxContext: options.maxContext === undefined ? null : integer('options.maxContext', options.maxContext, 2, 16_777_216),
     maxNumSeqs: integer('options.maxNumSeqs', options.maxNumSeqs ?? 1, 1, 64),
     maxUnreadChunks: integer('options.maxUnreadChunks', options.maxUnreadChunks ?? 64, 1, 65_536),
-    threads: integer('options.threads', options.threads ?? Math.min(8, cpus().length), 1, 256),
+    threads: integer('options.threads', options.threads ?? defaultThreads(), 1, 256),
     persist: cache === null ? 'off' : oneOf('options.cache.persist', cache.persist ?? 'boundary', ['boundary', 'finish', 'off']),
     blockSize,
     restoreDeadlineMs: deadline,
