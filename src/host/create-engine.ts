@@ -57,7 +57,7 @@ export async function createEngine(options: EngineOptions): Promise<Engine> {
     throw error;
   }
   // After the caller's continuation, so that its listeners are there.
-  setImmediate(() => store?.announce());
+  setImmediate(() => host.announce());
   return host;
 }
 

@@ -16,17 +16,17 @@ export class EngineStore {
   readonly cacheDir: string;
   readonly #options: ResolvedEngineOptions;
   readonly #attached: StoreSession | null;
-  /** What was wrong from the start; told once the app can listen. */
-  #early: EngineEvents['degraded'][] = [];
+  /** Events of the time before there is an engine to tell them. */
+  #unbound: ((emit: Emit) => void)[] = [];
   #requestIdOf: (requestNo: number) => string = () => '';
-  #emit: Emit = () => undefined;
+  #emit: Emit = (event, payload) => void this.#unbound.push((emit) => emit(event, payload));
   #lost = false;
 
-  private constructor(cacheDir: string, options: ResolvedEngineOptions, attached: StoreSession | null, early: EngineEvents['degraded'] | null) {
+  private constructor(cacheDir: string, options: ResolvedEngineOptions, attached: StoreSession | null, degraded: EngineEvents['degraded'] | null) {
     this.cacheDir = cacheDir;
     this.#options = options;
     this.#attached = attached;
-    if (early !== null) this.#early.push(early);
+    if (degraded !== null) this.#emit('degraded', degraded);
     attached?.hub.on('store', this.#onStore);
     attached?.hub.on('lost', this.#onLost);
   }
@@ -45,14 +45,11 @@ export class EngineStore {
     return { memory, cacheDir: hub.dir, mode: hub.mode, hubPort, blockSize, restoreDeadlineMs, salt };
   }
 
+  /** From now on the engine hears what the store has to say, first of all what it has said so far. */
   bind(requestIdOf: (requestNo: number) => string, emit: Emit): void {
     this.#requestIdOf = requestIdOf;
     this.#emit = emit;
-  }
-
-  /** Tells what was wrong from the start. */
-  announce(): void {
-    for (const event of this.#early.splice(0)) this.#emit('degraded', event);
+    for (const tell of this.#unbound.splice(0)) tell(emit);
   }
 
   persistence(): Health['persistence'] {

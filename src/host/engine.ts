@@ -64,6 +64,8 @@ export class EngineHost extends EventEmitter implements Engine {
   #closing: Promise<CloseReport> | null = null;
   #closed = false;
   #onLoad: ((message: Extract<Delivery, { kind: 'load' }>) => void) | null = null;
+  /** Events of the time before the app could listen, in order; null once it can. */
+  #early: (() => void)[] | null = [];
 
   constructor(parts: EngineHostParts) {
     super();
@@ -80,6 +82,13 @@ export class EngineHost extends EventEmitter implements Engine {
     this.#onLoad = onLoad;
     this.#model = await link.call((api) => api.load());
     this.#onLoad = null;
+  }
+
+  /** The app has the engine: what happened before is told now, everything else as it comes. */
+  announce(): void {
+    const early = this.#early ?? [];
+    this.#early = null;
+    for (const tell of early) tell();
   }
 
   get model(): Engine['model'] {
@@ -342,7 +351,8 @@ export class EngineHost extends EventEmitter implements Engine {
   }
 
   readonly #emit = <E extends keyof EngineEvents>(event: E, payload: EngineEvents[E]): void => {
-    this.emit(event, payload);
+    if (this.#early === null) this.emit(event, payload);
+    else this.#early.push(() => this.emit(event, payload));
   };
 }
 

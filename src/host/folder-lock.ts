@@ -6,7 +6,7 @@
  * would drop such a lock.
  */
 import { mkdir, realpath, stat } from 'node:fs/promises';
-import { join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import type { ErrorCode } from '../shared/errors.ts';
 import { errnoOf } from '../shared/files.ts';
 import { loadNativeCore, type NativeCore, nativeCoreProblem } from '../shared/native-core.ts';
@@ -29,7 +29,7 @@ export interface FolderLock {
 /** Makes the folder with its parents (0700) and resolves it. */
 export async function prepareFolder(dir: string): Promise<{ path: string; degraded: null } | { path: null; degraded: Degradation }> {
   try {
-    await makeFolder(dir);
+    await makeFolders(resolve(dir));
     const path = await realpath(dir);
     if ((await stat(path)).isDirectory()) return { path, degraded: null };
     return unusable(dir, 'ENOTDIR', 'it is not a folder');
@@ -38,14 +38,16 @@ export async function prepareFolder(dir: string): Promise<{ path: string; degrad
   }
 }
 
-/** One level first: a recursive mkdir reports a read-only file system as a missing folder. */
-async function makeFolder(dir: string): Promise<void> {
+/** Parents first, each by itself: a recursive `mkdir` says ENOENT for whatever keeps a parent from being made. */
+async function makeFolders(dir: string): Promise<void> {
   try {
     await mkdir(dir, { mode: 0o700 });
   } catch (error) {
     const errno = errnoOf(error);
-    if (errno === 'ENOENT') await mkdir(dir, { recursive: true, mode: 0o700 });
-    else if (errno !== 'EEXIST') throw error;
+    if (errno === 'EEXIST') return;
+    if (errno !== 'ENOENT' || dirname(dir) === dir) throw error;
+    await makeFolders(dirname(dir));
+    await makeFolders(dir);
   }
 }
 

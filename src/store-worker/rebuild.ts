@@ -6,7 +6,7 @@
  * header is damaged can never be used by anybody and go.
  */
 import { createHash } from 'node:crypto';
-import { existsSync, renameSync } from 'node:fs';
+import { existsSync, renameSync, statSync } from 'node:fs';
 import { readImageHeader } from '../shared/blocks/block-file.ts';
 import { tokenBytes } from '../shared/blocks/identity.ts';
 import type { ParsedImage } from '../shared/blocks/image-parse.ts';
@@ -45,7 +45,8 @@ function quarantine(path: string): void {
  * lives in memory. Never throws.
  */
 export function openIndex(path: string, files: Files): OpenedIndex {
-  const existed = existsSync(path);
+  // To SQLite an empty file is a new database.
+  const existed = (statSync(path, { throwIfNoEntry: false })?.size ?? 0) > 0;
   let problem: string | null = null;
   for (const attempt of [1, 2]) {
     try {
