@@ -74,6 +74,7 @@ export const MISS_REASONS = [
   'truncated', // file shorter or longer than its header says
   'version', // unknown format version
   'format', // header or metadata is not what this version writes
+  'codec', // state stored at reduced precision cannot be decoded
   'fingerprint', // stored by another model, configuration or numerics class
   'gap', // a part in the middle of the chain is missing
   'evicted', // was stored, has been removed for space

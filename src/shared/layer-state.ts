@@ -26,11 +26,29 @@ export const DTYPE_BYTES: Readonly<Record<Dtype, number>> = {
   C64: 8,
 };
 
+/**
+ * How stored bytes become the tensor again, for state kept at reduced precision. What is in a file is read as it stands:
+ * whether it makes sense is for whoever decodes it to say.
+ */
+export interface TensorEncoding {
+  /** One of `STATE_CODECS` but 'fp32'. */
+  readonly codec: string;
+  /** The type before encoding. */
+  readonly source: string;
+  /** One factor for each row of the last axis. */
+  readonly scale?: TensorBytes;
+  /** Of rotated codecs: what the rotation was made from, and the width it was made for. */
+  readonly seed?: number;
+  readonly width?: number;
+}
+
 /** One tensor's bytes, row-major and contiguous. `byteLength` is the product of `shape` times the size of `dtype`. */
 export interface TensorBytes {
+  /** Type and shape of the bytes; with an `encoding`, of the encoded ones. */
   readonly dtype: Dtype;
   readonly shape: readonly number[];
   readonly byteLength: number;
+  readonly encoding?: TensorEncoding;
   /** Copies `target.length` bytes starting at byte `from` of the tensor. Synchronous; the caller keeps `target` alive. */
   copyTo(target: Uint8Array, from: number): void;
 }
@@ -43,6 +61,28 @@ export function isTensorBytes(element: StateElement): element is TensorBytes {
   return typeof element === 'object' && element !== null && 'copyTo' in element;
 }
 
+/** What one sub-state of a composite layer is: `elements[i]`, a list, belongs to `parts[i]`. */
+export interface SubState {
+  readonly className: string;
+  readonly meta: readonly (string | number | boolean)[];
+  /** Tokens for each row, where the sub-state is an append-only pool. */
+  readonly ratio?: number;
+  /** As `LayerState.offset`. */
+  readonly offset?: number;
+}
+
+/**
+ * An element that grows by one row for each `ratio` tokens (axis 1) and of which only the rows [start, end) are held: the
+ * ones of the layer's own block. The rows before are in the states of the blocks before.
+ */
+export interface HeldRows {
+  /** Where the element is: indices into `elements` and the lists in it. */
+  readonly at: readonly number[];
+  readonly ratio: number;
+  readonly start: number;
+  readonly end: number;
+}
+
 export interface LayerState {
   /** The cache's class as it was at capture, e.g. 'KVCache', 'ArraysCache', 'RotatingKVCache', 'CacheList'. */
   readonly className: string;
@@ -53,6 +93,12 @@ export interface LayerState {
   /** Physical layout and other scalars, order kept (offset, buffer step, ring order, write index, …). */
   readonly meta: readonly (string | number | boolean)[];
   readonly elements: readonly StateElement[];
+  /** Of a composite layer: what each of its sub-states is. */
+  readonly parts?: readonly SubState[];
+  /** Elements that hold a part of their rows. */
+  readonly rows?: readonly HeldRows[];
+  /** Tokens the layer has seen, where it says so itself. Compared with the boundary when it is saved, and not stored. */
+  readonly offset?: number;
 }
 
 export type BlockPart = 'kv' | 'state';

@@ -33,6 +33,8 @@ export function fromLayers(layers) {
     ...(layer.range === undefined ? {} : { range: [...layer.range] }),
     meta: [...layer.meta],
     elements: layer.elements.map(fromElement),
+    ...(layer.parts === undefined ? {} : { parts: layer.parts }),
+    ...(layer.rows === undefined ? {} : { rows: layer.rows }),
   }));
 }
 

@@ -1,13 +1,13 @@
 /**
  * `save`: one boundary's state goes from the engine's arrays into the writer's queue.
  *
- * Engine thread. Order: refuse bad names → lay out → admit → copy the bytes (no lock held) → let the arrays go → publish
- * under `pending` and `registry`. The bytes are copied before any wait: without room under the cap they go into the express
+ * Engine thread. Order: refuse bad names → prepare (offsets, compaction, codec) → lay out → admit → copy the bytes (no lock
+ * held) → let the arrays go → publish under `pending` and `registry`. The bytes are copied before any wait: without room under the cap they go into the express
  * item, which is outside of it, and move into the queue without another copy when room comes. If none comes, the overflow
  * policy decides. A true answer that was not queued means the file is on disk.
  */
 import { fillImage, type ImageLayout, layoutImage } from '../../shared/blocks/image.ts';
-import { type DropReason, TidemarkError } from '../../shared/errors.ts';
+import { DROP_REASONS, type DropReason, TidemarkError } from '../../shared/errors.ts';
 import type { Files } from '../../shared/files.ts';
 import type { LayerState } from '../../shared/layer-state.ts';
 import type { ItemRef, Refusal } from '../../shared/session/item-space.ts';
@@ -17,6 +17,7 @@ import { type Publication, publishItem } from '../../shared/session/publication.
 import { isTokenCount, keyToHex, type RequestKey } from '../../shared/session/request-key.ts';
 import type { Session } from '../../shared/session/session.ts';
 import { writeInline, writeThrough } from './overflow.ts';
+import { prepareState, type StatePipeline } from './prepare.ts';
 
 /** What the state belongs to in the block store; without it the file stands for itself. */
 export interface BlockIdentity {
@@ -28,6 +29,7 @@ export interface BlockIdentity {
 }
 
 export interface SaveOptions {
+  /** Tokens of a full block. Given, append-only state is stored as the rows of its own block. */
   readonly blockSize?: number;
   readonly block?: BlockIdentity;
   /** The request's number, for events. */
@@ -50,6 +52,7 @@ export interface SaveRequest {
   readonly tokenCount: number;
   readonly layers: readonly LayerState[] | (() => readonly LayerState[]);
   readonly options: SaveOptions;
+  readonly pipeline: StatePipeline;
 }
 
 export function save(session: Session, files: Files, request: SaveRequest): SaveResult {
@@ -95,9 +98,10 @@ class Placement {
   }
 
   run(files: Files): SaveResult {
-    const { options } = this.#request;
-    const layers = typeof this.#request.layers === 'function' ? this.#request.layers() : this.#request.layers;
-    if (layers.length === 0) return this.#dropped('empty', 'no layer was captured');
+    const { options, tokenCount, pipeline } = this.#request;
+    const captured = typeof this.#request.layers === 'function' ? this.#request.layers() : this.#request.layers;
+    if (captured.length === 0) return this.#dropped('empty', 'no layer was captured');
+    const layers = prepareState(captured, tokenCount, options.blockSize, pipeline);
     const image = this.#layout(layers);
     const admitted = this.#admit(image.totalBytes);
     if (typeof admitted !== 'string') {
@@ -126,7 +130,7 @@ class Placement {
 
   #layout(layers: readonly LayerState[]): ImageLayout {
     const { tokenCount, key, options } = this.#request;
-    const { block } = options;
+    const { block, blockSize = 0 } = options;
     const tokens = block?.tokens ?? new Uint32Array(0);
     return layoutImage({
       part: 'state',
@@ -134,7 +138,8 @@ class Placement {
       parentHash: block?.parent ?? '',
       start: tokenCount - tokens.length,
       end: tokenCount,
-      blockSize: options.blockSize ?? 0,
+      // 0: no chain of blocks. A file must not state a size that its reader refuses.
+      blockSize: Number.isSafeInteger(blockSize) && blockSize > 0 ? blockSize : 0,
       tokens,
       fingerprint: block?.fingerprint ?? '',
       layers,
@@ -237,5 +242,7 @@ function refuse(reason: DropReason, detail: string): SaveResult {
 function reasonOf(error: unknown): DropReason {
   if (!(error instanceof TidemarkError)) return 'capture';
   if (error.code === 'TENSOR_POISONED') return 'poisoned';
+  const stated = DROP_REASONS.find((reason) => reason === error.details.reason);
+  if (stated !== undefined) return stated;
   return error.code.startsWith('LOCK_') ? 'lock' : 'capture';
 }

@@ -8,7 +8,7 @@
 
 import { dirname, join } from 'node:path';
 import { layersFromImage, PagedBytes, parseImageHeader, verifyImage } from '../../shared/blocks/image.ts';
-import type { MissReason } from '../../shared/errors.ts';
+import { type MissReason, TidemarkError } from '../../shared/errors.ts';
 import { errnoOf, Files } from '../../shared/files.ts';
 import type { LayerState } from '../../shared/layer-state.ts';
 import { countCancelled, forget, removeFolderIfUnused, sweep } from '../../shared/session/cleanup.ts';
@@ -18,7 +18,12 @@ import { isTokenCount, type RequestKey, requestKey } from '../../shared/session/
 import type { Session } from '../../shared/session/session.ts';
 import { type Taken, takeStaged } from '../../shared/session/staged-files.ts';
 import { stagedPath } from '../../shared/staging.ts';
+import type { StateCodec } from '../../shared/state-codecs.ts';
+import type { Compaction } from './compaction.ts';
+import type { StatePipeline } from './prepare.ts';
 import { type SaveOptions, type SaveResult, save } from './save.ts';
+import { decodeStates } from './state-codec/decode.ts';
+import { StateEncoder } from './state-codec/encode.ts';
 
 export type { BlockIdentity, SaveOptions, SaveResult } from './save.ts';
 
@@ -35,6 +40,12 @@ export interface StoreOptions {
   files?: Files;
   /** Whether cleanup waits for the writer. Default: on every thread but the engine's. */
   cleanupWaits?: boolean;
+  /** How the float32 recurrent state is stored. Default 'fp32', as it is; the others lose precision. */
+  stateCodec?: StateCodec;
+  /** The model family's own compaction of append-only state, done after that of pools when `save` gets a block size. */
+  compaction?: Compaction;
+  /** Hears what a person should know: a codec that does not fit the state (once), a stored state that cannot be decoded. */
+  warn?: (message: string) => void;
 }
 
 export class BoundarySnapshotStore {
@@ -42,12 +53,20 @@ export class BoundarySnapshotStore {
   readonly #files: Files;
   readonly #cleanupWaits: boolean;
   readonly #keys = new Map<string, RequestKey>();
+  readonly #pipeline: StatePipeline;
+  readonly #warn: (message: string) => void;
+  #fallbackTold = false;
 
   /** @throws a file error when a link lies where the session's staging is. */
   constructor(session: Session, options: StoreOptions = {}) {
     this.session = session;
     this.#files = options.files ?? new Files();
     this.#cleanupWaits = options.cleanupWaits ?? session.self.table.read(session.self.slot).kind !== 'engine';
+    this.#warn = options.warn ?? (() => undefined);
+    this.#pipeline = {
+      encoder: new StateEncoder(options.stateCodec ?? 'fp32', (width) => this.#fellBack(width)),
+      compaction: options.compaction ?? null,
+    };
     const { stagingDir } = session.memory;
     for (const folder of [dirname(stagingDir), stagingDir]) if (this.#files.kind(folder) !== 'missing') this.#files.requireFolder(folder);
   }
@@ -58,7 +77,7 @@ export class BoundarySnapshotStore {
     try {
       if (key === null) return { ok: false, reason: 'invalid', detail: `a request id is a non-empty string, got ${String(requestId)}` };
       this.session.oversize.sweep();
-      return save(this.session, this.#files, { key, tokenCount, layers, options });
+      return save(this.session, this.#files, { key, tokenCount, layers, options, pipeline: this.#pipeline });
     } finally {
       options.reservation?.release();
     }
@@ -202,7 +221,7 @@ export class BoundarySnapshotStore {
     const image = parseImageHeader(copy, copy.length, { unsealed: true });
     if (!image.ok) return image;
     const layers = layersFromImage(image, PagedBytes.of(copy));
-    return layers === null ? miss('format', 'the header does not describe its tensors') : { ok: true, layers };
+    return layers === null ? miss('format', 'the header does not describe its tensors') : this.#decoded(layers);
   }
 
   #readFile(key: RequestKey, tokenCount: number): LoadResult {
@@ -220,10 +239,30 @@ export class BoundarySnapshotStore {
       }
       const image = verifyImage(bytes, { part: 'state', end: tokenCount });
       if (!image.ok) return image;
-      return { ok: true, layers: layersFromImage(image, bytes)! };
+      return this.#decoded(layersFromImage(image, bytes)!);
     } catch (error) {
       return errnoOf(error) === 'ENOENT' ? miss('absent', `${path} is gone`) : miss('io', (error as Error).message);
     }
+  }
+
+  #decoded(layers: LayerState[]): LoadResult {
+    try {
+      return { ok: true, layers: decodeStates(layers) };
+    } catch (error) {
+      if (!(error instanceof TidemarkError) || error.details.missReason !== 'codec') throw error;
+      this.session.countCodec('refused');
+      this.#warn(error.message);
+      return miss('codec', error.message);
+    }
+  }
+
+  /** Each tensor counts; one message for the store is enough, since all layers of a model have the same width. */
+  #fellBack(width: number): void {
+    this.session.countCodec('fallback');
+    if (this.#fallbackTold) return;
+    this.#fallbackTold = true;
+    const { codec } = this.#pipeline.encoder;
+    this.#warn(`Recurrent state of width ${width} is stored as float32: codec ${codec} needs a width that is a power of two.`);
   }
 
   #key(requestId: unknown): RequestKey | null {

@@ -4,21 +4,37 @@
  *
  * Numbers that JSON cannot hold (NaN, infinities, -0) are written as {"n": "NaN"} and so on, so that they come back equal.
  */
-import { DTYPES, type Dtype, type LayerState, type StateElement, type TensorBytes } from '../layer-state.ts';
+import { DTYPES, type Dtype, type HeldRows, type LayerState, type StateElement, type SubState, type TensorBytes, type TensorEncoding } from '../layer-state.ts';
 
 type JsonNumber = number | { n: string };
-/** A tensor place: its name, and its own type where the file had to store it under another one of the same width. */
+/**
+ * A tensor place: its name; its own type where the file had to store it under another one of the same width; and of an
+ * encoded one its codec, source type, the name of its scale, seed and width of its rotation.
+ */
 interface TensorRef {
   t: string;
   as?: Dtype;
+  codec?: string;
+  source?: string;
+  scale?: string;
+  seed?: number;
+  width?: number;
+}
+type JsonMeta = (string | boolean | JsonNumber)[];
+interface JsonPart {
+  class: string;
+  meta: JsonMeta;
+  ratio?: number;
 }
 type JsonElement = TensorRef | JsonNumber | null | JsonElement[];
 interface JsonLayer {
   class: string;
   stored: LayerState['stored'];
   range?: [number, number];
-  meta: (string | boolean | JsonNumber)[];
+  meta: JsonMeta;
   elements: JsonElement[];
+  parts?: JsonPart[];
+  rows?: HeldRows[];
 }
 
 /** A tensor as the file holds it. */
@@ -47,22 +63,41 @@ function isTensor(element: StateElement): element is TensorBytes {
   return typeof element === 'object' && element !== null && !Array.isArray(element);
 }
 
+function encodeMeta(meta: SubState['meta']): JsonMeta {
+  return meta.map((value) => (typeof value === 'number' ? encodeNumber(value) : value));
+}
+
 /** The JSON text of `layers`, and their tensors in file order. */
 export function encodeLayers(layers: readonly LayerState[]): { json: string; tensors: NamedTensor[] } {
   const tensors: NamedTensor[] = [];
+  const name = (source: TensorBytes, path: string): TensorRef => {
+    const stored = storedDtype(source.dtype);
+    tensors.push({ name: path, storedDtype: stored, source });
+    return stored === source.dtype ? { t: path } : { t: path, as: source.dtype };
+  };
   const encode = (element: StateElement, path: string): JsonElement => {
     if (element === null) return null;
     if (typeof element === 'number') return encodeNumber(element);
     if (!isTensor(element)) return (element as readonly StateElement[]).map((child, i) => encode(child, `${path}.${i}`));
-    const stored = storedDtype(element.dtype);
-    tensors.push({ name: path, storedDtype: stored, source: element });
-    return stored === element.dtype ? { t: path } : { t: path, as: element.dtype };
+    const place = name(element, path);
+    if (element.encoding === undefined) return place;
+    const { scale, ...encoding } = element.encoding;
+    return { ...place, ...encoding, ...(scale === undefined ? {} : { scale: name(scale, `${path}.scale`).t }) };
   };
   const json = layers.map((layer, i): JsonLayer => {
     const elements = layer.elements.map((element, k) => encode(element, `layers.${i}.${k}`));
-    const meta = layer.meta.map((value) => (typeof value === 'number' ? encodeNumber(value) : value));
     const range = layer.range === undefined ? {} : { range: [layer.range[0], layer.range[1]] as [number, number] };
-    return { class: layer.className, stored: layer.stored, ...range, meta, elements };
+    const parts = layer.parts?.map(({ className, meta, ratio }) => ({ class: className, meta: encodeMeta(meta), ...(ratio === undefined ? {} : { ratio }) }));
+    const rows = layer.rows?.map(({ at, ratio, start, end }) => ({ at: [...at], ratio, start, end }));
+    return {
+      class: layer.className,
+      stored: layer.stored,
+      ...range,
+      meta: encodeMeta(layer.meta),
+      elements,
+      ...(parts === undefined ? {} : { parts }),
+      ...(rows === undefined || rows.length === 0 ? {} : { rows }),
+    };
   });
   return { json: JSON.stringify(json), tensors };
 }
@@ -71,46 +106,101 @@ function isCount(value: unknown): value is number {
   return Number.isSafeInteger(value) && (value as number) >= 0;
 }
 
+/** Thrown inside `decodeLayers` only. */
+class NotOurs extends Error {}
+
+function must(holds: unknown): asserts holds {
+  if (!holds) throw new NotOurs();
+}
+
+function decodeMeta(meta: unknown): LayerState['meta'] {
+  must(Array.isArray(meta));
+  return meta.map((value: unknown) => {
+    if (typeof value === 'string' || typeof value === 'boolean') return value;
+    const number = decodeNumber(value);
+    must(number !== null);
+    return number;
+  });
+}
+
+function decodeParts(parts: unknown): SubState[] {
+  must(Array.isArray(parts));
+  return (parts as Partial<Record<keyof JsonPart, unknown>>[]).map((part) => {
+    must(typeof part === 'object' && part !== null && typeof part.class === 'string');
+    must(part.ratio === undefined || typeof part.ratio === 'number');
+    return { className: part.class, meta: decodeMeta(part.meta), ...(part.ratio === undefined ? {} : { ratio: part.ratio }) };
+  });
+}
+
+function decodeRows(rows: unknown): HeldRows[] {
+  must(Array.isArray(rows));
+  return (rows as Partial<Record<keyof HeldRows, unknown>>[]).map((entry) => {
+    must(typeof entry === 'object' && entry !== null);
+    const { at, ratio, start, end } = entry;
+    must(Array.isArray(at) && at.length > 0 && at.every(isCount) && isCount(ratio) && ratio > 0 && isCount(start) && isCount(end) && start <= end);
+    return { at, ratio, start, end };
+  });
+}
+
+/** Resolves a name to its bytes; null when there is no such tensor, or it was asked for already. */
+export type TensorSource = (name: string, as: Dtype | null) => TensorBytes | null;
+
+function decodeTensor(ref: Partial<Record<keyof TensorRef, unknown>>, tensor: TensorSource): TensorBytes {
+  const { t, as = null, codec, source, scale, seed, width } = ref;
+  must(typeof t === 'string' && (as === null || DTYPES.includes(as as Dtype)));
+  const bytes = tensor(t, as as Dtype | null);
+  must(bytes !== null);
+  if (codec === undefined) return bytes;
+  must(typeof codec === 'string' && typeof source === 'string' && (scale === undefined || typeof scale === 'string'));
+  must((seed === undefined || typeof seed === 'number') && (width === undefined || typeof width === 'number'));
+  const factors = scale === undefined ? undefined : tensor(scale, null);
+  must(factors !== null);
+  const encoding: TensorEncoding = {
+    codec,
+    source,
+    ...(factors === undefined ? {} : { scale: factors }),
+    ...(seed === undefined ? {} : { seed }),
+    ...(width === undefined ? {} : { width }),
+  };
+  return { ...bytes, encoding };
+}
+
+function decodeElement(value: unknown, tensor: TensorSource): StateElement {
+  if (value === null) return null;
+  if (Array.isArray(value)) return value.map((child) => decodeElement(child, tensor));
+  if (typeof value === 'object' && 't' in value) return decodeTensor(value, tensor);
+  const number = decodeNumber(value);
+  must(number !== null);
+  return number;
+}
+
+function decodeLayer(raw: Partial<Record<keyof JsonLayer, unknown>>, tensor: TensorSource): LayerState {
+  must(typeof raw === 'object' && raw !== null);
+  const { class: className, stored, range, meta, elements, parts, rows } = raw;
+  must(typeof className === 'string' && (stored === 'slice' || stored === 'whole' || stored === 'none') && Array.isArray(elements));
+  must(range === undefined || (Array.isArray(range) && range.length === 2 && isCount(range[0]) && isCount(range[1]) && range[0] <= range[1]));
+  return {
+    className,
+    stored,
+    ...(range === undefined ? {} : { range: [range[0], range[1]] as const }),
+    meta: decodeMeta(meta),
+    elements: elements.map((element) => decodeElement(element, tensor)),
+    ...(parts === undefined ? {} : { parts: decodeParts(parts) }),
+    ...(rows === undefined ? {} : { rows: decodeRows(rows) }),
+  };
+}
+
 /**
- * Layers again, from JSON text; `tensor` resolves a name to its bytes and is asked once for each.
+ * Layers again, from JSON text; `tensor` is asked once for each name in it.
  * Returns null when the text is not what `encodeLayers` writes or names a tensor that is not there.
  */
-export function decodeLayers(text: string, tensor: (name: string, as: Dtype | null) => TensorBytes | null): LayerState[] | null {
-  let parsed: unknown;
+export function decodeLayers(text: string, tensor: TensorSource): LayerState[] | null {
   try {
-    parsed = JSON.parse(text);
-  } catch {
-    return null;
+    const parsed: unknown = JSON.parse(text);
+    must(Array.isArray(parsed));
+    return parsed.map((layer) => decodeLayer(layer, tensor));
+  } catch (error) {
+    if (error instanceof NotOurs || error instanceof SyntaxError) return null;
+    throw error;
   }
-  if (!Array.isArray(parsed)) return null;
-  const bad = Symbol('bad');
-  const decode = (value: unknown): StateElement | typeof bad => {
-    if (value === null) return null;
-    if (Array.isArray(value)) {
-      const children = value.map(decode);
-      return children.includes(bad) ? bad : (children as StateElement[]);
-    }
-    if (typeof value === 'object' && 't' in value) {
-      const as = 'as' in value ? value.as : null;
-      if (typeof value.t !== 'string' || (as !== null && !DTYPES.includes(as as Dtype))) return bad;
-      return tensor(value.t, as as Dtype | null) ?? bad;
-    }
-    return decodeNumber(value) ?? bad;
-  };
-  const layers: LayerState[] = [];
-  for (const raw of parsed as Partial<Record<keyof JsonLayer, unknown>>[]) {
-    if (typeof raw !== 'object' || raw === null) return null;
-    const { class: className, stored, range, meta, elements } = raw;
-    if (typeof className !== 'string' || (stored !== 'slice' && stored !== 'whole' && stored !== 'none')) return null;
-    if (!Array.isArray(meta) || !Array.isArray(elements)) return null;
-    const metaValues = meta.map((value: unknown) => (typeof value === 'string' || typeof value === 'boolean' ? value : decodeNumber(value)));
-    const elementValues = elements.map(decode);
-    if (metaValues.includes(null) || elementValues.includes(bad)) return null;
-    const layer: LayerState = { className, stored, meta: metaValues as LayerState['meta'], elements: elementValues as StateElement[] };
-    if (range === undefined) layers.push(layer);
-    else if (Array.isArray(range) && range.length === 2 && isCount(range[0]) && isCount(range[1]) && range[0] <= range[1])
-      layers.push({ ...layer, range: [range[0], range[1]] });
-    else return null;
-  }
-  return layers;
 }

@@ -26,6 +26,10 @@ export const WORD = {
   writer: 3,
   /** Bumped with each file written, failed or dropped: whoever set a unit aside for a staged file looks again. */
   staged: 4,
+  /** Tensors stored as float32 because their codec does not fit them. */
+  codecFallbacks: 5,
+  /** Loads refused because an encoding could not be believed. */
+  codecRefused: 6,
 } as const;
 
 export const SESSION_MAGIC = 0x544d5331; // 'TMS1'

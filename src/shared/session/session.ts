@@ -233,6 +233,19 @@ export class Session {
     return token === 0 || !this.self.table.isDead(token);
   }
 
+  /** Counts what a state codec could not do. */
+  countCodec(what: 'fallback' | 'refused'): void {
+    Atomics.add(this.#words, what === 'fallback' ? WORD.codecFallbacks : WORD.codecRefused, 1);
+  }
+
+  get codecFallbacks(): number {
+    return Atomics.load(this.#words, WORD.codecFallbacks);
+  }
+
+  get codecRefused(): number {
+    return Atomics.load(this.#words, WORD.codecRefused);
+  }
+
   get condemned(): number {
     return Atomics.load(this.#words, WORD.condemned);
   }
