@@ -41,10 +41,11 @@ function build() {
   return result.status === 0;
 }
 
+/** The verbose reporter says each test as it ends: a long file shows where it is. */
 function runVitest() {
   mkdirSync(reports, { recursive: true });
   rmSync(report, { force: true });
-  const vitestArgs = ['run', '--reporter=default', '--reporter=json', `--outputFile.json=${report}`, ...filters];
+  const vitestArgs = ['run', '--reporter=verbose', '--reporter=json', `--outputFile.json=${report}`, ...filters];
   // Its own process group, so that the limit and Ctrl-C reach the forks as well.
   const child = spawn(process.execPath, [bin('vitest'), ...vitestArgs], {
     cwd: root,
