@@ -8,7 +8,7 @@
 import type { FinishReason, Usage } from '../host/api.ts';
 import type { Probe, RequestTimings, WireRequest } from '../shared/engine-protocol.ts';
 import { errorToWire, type MissReason } from '../shared/errors.ts';
-import type { BoundaryRecorder } from './boundary/recorder.ts';
+import type { BoundaryRecorder, PassCompanion } from './boundary/recorder.ts';
 import type { RestoreAttempt } from './boundary/restore-attempt.ts';
 import type { LayerCache } from './cache/layer-cache.ts';
 import type { EngineContext } from './engine-context.ts';
@@ -164,7 +164,7 @@ export class Sequence {
     const to = nextStop(from, this.#shape);
     const last = to === this.promptLength;
     const wanted = last && this.request.mode === 'generate';
-    const row = this.#context.forward(this.tokens.slice(from, to), this.#caches, wanted ? 'last' : 'none');
+    const row = this.#context.forward(this.tokens.slice(from, to), this.#caches, wanted ? 'last' : 'none', this.#announce(to));
     this.#computed = to;
     this.#context.counters.add('prefilledTokens', to - from);
     this.#capture(blockBoundariesIn(from, to, this.#shape.blockSize), to === this.promptLength - 1);
@@ -186,7 +186,7 @@ export class Sequence {
 
   #decodeStep(): StepResult {
     if (this.#mustPause()) return 'waiting';
-    const row = this.#context.forward([this.tokens[this.#computed]!], this.#caches, 'last')!;
+    const row = this.#context.forward([this.tokens[this.#computed]!], this.#caches, 'last', this.#announce(this.#computed + 1))!;
     this.#computed++;
     if (this.#computed % this.#shape.blockSize === 0) this.#capture([this.#computed], false);
     this.#context.clears.afterDecodeStep();
@@ -225,6 +225,12 @@ export class Sequence {
     if (!ahead()) return false;
     requests.pause(this.request.ref);
     return ahead();
+  }
+
+  /** The next pass ends at `to`: if that is captured, the recorder prepares it meanwhile. */
+  #announce(to: number): PassCompanion | null {
+    const captured = to % this.#shape.blockSize === 0 || (this.#shape.stopBeforeLast && to === this.promptLength - 1);
+    return captured ? (this.#parts.recorder?.announce(this.#caches, this.tokens, to) ?? null) : null;
   }
 
   #capture(boundaries: number[], beforeLast: boolean): void {
