@@ -116,7 +116,7 @@ async function drain(child: ReturnType<typeof spawnLines>): Promise<void> {
 }
 
 function isOwned(path: string): boolean {
-  return /^(lock|index\.sqlite(-wal|-shm)?|blocks\/[0-9a-f]{2}\/[0-9a-f]{64}\.(kv|state)\.safetensors|blocks\/([0-9a-f]{2}\/)?|_boundary_snapshots\/)$/.test(
+  return /^(lock|index\.sqlite(-wal|-shm)?|blocks\/[0-9a-f]{2}\/[0-9a-f]{64}\.(kv|state)\.safetensors|blocks\/([0-9a-f]{2}\/)?|_boundary_snapshots\/(_promote\/)?)$/.test(
     path,
   );
 }
