@@ -11,6 +11,7 @@ import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { conformance, conformanceTable } from './conformance.mjs';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const args = process.argv.slice(2);
@@ -85,7 +86,14 @@ function runVitest() {
   });
 }
 
-function summarize({ code, ended }) {
+/** After a whole run: which conformance checks have no passing test. */
+async function missingChecks(result) {
+  const entries = await conformance({ report: result, reports });
+  console.log(conformanceTable(entries));
+  return entries.filter(({ passed }) => !passed).map(({ check }) => check);
+}
+
+async function summarize({ code, ended }) {
   if (ended !== null) console.log(ended);
   if (!existsSync(report)) {
     console.log('vitest wrote no report');
@@ -109,10 +117,16 @@ function summarize({ code, ended }) {
     failed = 1;
     console.log(passed === 0 ? 'failed: no test passed' : 'failed: the run ended with an error outside the tests (see above)');
   }
+  if (filters.length === 0 && ended === null) {
+    const missing = await missingChecks(result);
+    if (missing.length > 0) {
+      console.log(`no passing test for conformance checks ${missing.join(', ')}`);
+    }
+  }
   console.log(`report: ${relative(root, report)}; seed ${seed}; repeat with TIDEMARK_SEED=${seed}`);
   finish({ passed, failed, skipped }, failed === 0 ? 0 : 1);
 }
 
 console.log(`seed ${seed}${long ? ', with the long tests' : ''}`);
-if (args.includes('--no-build') || build()) summarize(await runVitest());
+if (args.includes('--no-build') || build()) await summarize(await runVitest());
 else finish({ passed: 0, failed: 1 }, 1);

@@ -29,7 +29,7 @@ describe('a failing disk', () => {
     ['rename', 'EROFS', 'CACHE_READ_ONLY'],
     ['syncFolder', 'EIO', 'CACHE_IO'],
     ['mkdir', 'EACCES', 'CACHE_READ_ONLY'],
-  ] as const)('55, 80: %s fails with %s: one event, no file, no bytes held; then it recovers', (operation, errno, code) => {
+  ] as const)('[D55][G80] %s fails with %s: one event, no file, no bytes held; then it recovers', (operation, errno, code) => {
     let broken = true;
     const harness = new Harness({ hooks: failing(operation, errno, () => broken) });
     const tokens = tokensOf(2 * BLOCK);

@@ -48,7 +48,7 @@ describe('format vectors', () => {
     for (const fact of facts) expect(document).toContain(fact);
   });
 
-  it('19: MLX’s own loader opens a file with every type and a tensor without elements', (test) => {
+  it('[B19] MLX’s own loader opens a file with every type and a tensor without elements', (test) => {
     const path = join(temporaryFolder(), 'all.safetensors');
     const spec = chainSpecs(tokensOf(16), 16)[0]!.kv;
     const layers = DTYPES.map((dtype, i) => ({

@@ -26,7 +26,7 @@ describe.each([
 
   it('is good before the damage', () => expect(check(file, part).ok).toBe(true));
 
-  it('11, 79: each byte changed in turn, header included, is a miss with a reason', () => {
+  it('[A11][G79] each byte changed in turn, header included, is a miss with a reason', () => {
     for (let at = 0; at < file.length; at += 1) {
       for (const flip of [0x01, 0x80, 0xff]) {
         const copy = Uint8Array.from(file);
@@ -38,12 +38,12 @@ describe.each([
     }
   });
 
-  it('12: cut at every length, a miss; with bytes behind the end, a miss', () => {
+  it('[A12] cut at every length, a miss; with bytes behind the end, a miss', () => {
     for (let length = 0; length < file.length; length += 1) expect(check(file.slice(0, length), part).ok, `cut at ${length}`).toBe(false);
     for (const extra of [1, 8, 4096]) expect(check(Buffer.concat([file, Buffer.alloc(extra)]), part)).toMatchObject({ ok: false, reason: 'truncated' });
   });
 
-  it('12: all zeros at the right length, and zeros from every 8th byte on, are misses', () => {
+  it('[A12] all zeros at the right length, and zeros from every 8th byte on, are misses', () => {
     expect(check(new Uint8Array(file.length), part).ok).toBe(false);
     for (let from = 0; from < file.length; from += 8) {
       const copy = Uint8Array.from(file).fill(0, from);
@@ -51,7 +51,7 @@ describe.each([
     }
   });
 
-  it('83, 10: an unknown version is told as such, before anything else is believed', () => {
+  it('[G83][A10] an unknown version is told as such, before anything else is believed', () => {
     expect(check(withText(file, '"tm.format":"1"', '"tm.format":"9"'), part)).toMatchObject({ ok: false, reason: 'version' });
     expect(check(withText(file, '"tm.format"', '"xx.format"'), part)).toMatchObject({ ok: false, reason: 'version' });
   });

@@ -15,12 +15,12 @@ function roundTrip(layers: LayerState[]): LayerState[] {
 }
 
 describe('block image round trip', () => {
-  it('18, 19: every type keeps dtype, shape and bits', () => {
+  it('[B18][B19] every type keeps dtype, shape and bits', () => {
     const layers: LayerState[] = DTYPES.map((dtype, i) => ({ className: 'KVCache', stored: 'whole', meta: [i], elements: [tensor(dtype, [3, 5], i)] }));
     expect(plain(roundTrip(layers))).toEqual(plain(layers));
   });
 
-  it('1, 21: any number of elements, with numbers and nothing between tensors, in order', () => {
+  it('[A1][B21] any number of elements, with numbers and nothing between tensors, in order', () => {
     const layers: LayerState[] = [
       {
         className: 'X',
@@ -32,12 +32,12 @@ describe('block image round trip', () => {
     expect(plain(roundTrip(layers))).toEqual(plain(layers));
   });
 
-  it('22: tensors with a zero dimension keep shape and dtype', () => {
+  it('[B22] tensors with a zero dimension keep shape and dtype', () => {
     const layers: LayerState[] = [{ className: 'X', stored: 'whole', meta: [], elements: [tensor('BF16', [1, 0, 8], 1), tensor('F32', [], 2)] }];
     expect(plain(roundTrip(layers))).toEqual(plain(layers));
   });
 
-  it('23: nested sub-states keep nesting, length and empty places', () => {
+  it('[B23] nested sub-states keep nesting, length and empty places', () => {
     const layers: LayerState[] = [
       {
         className: 'CacheList',
@@ -50,7 +50,7 @@ describe('block image round trip', () => {
     expect(plain(roundTrip(layers))).toEqual(plain(layers));
   });
 
-  it('2, 74: placeholders keep their class name; ranges and meta come back', () => {
+  it('[A2][G74] placeholders keep their class name; ranges and meta come back', () => {
     expect(plain(roundTrip([...spec.layers]))).toEqual(plain(spec.layers));
   });
 
@@ -68,7 +68,7 @@ describe('block image round trip', () => {
     }
   });
 
-  it('57: the file is its payload plus the header', () => {
+  it('[D57] the file is its payload plus the header', () => {
     const layers: LayerState[] = [{ className: 'KVCache', stored: 'slice', range: [0, 16], meta: [], elements: [tensor('F32', [1024, 1024], 1)] }];
     const layout = layoutImage({ ...spec, layers });
     expect(layout.totalBytes - (4 << 20)).toBe(layout.header.length);

@@ -10,7 +10,7 @@ import { chainSpecs, EXTRA_KEYS, FINGERPRINT } from './fixtures.ts';
 import { BLOCK, Harness, plain, tokensOf } from './harness.ts';
 
 describe('publish and restore', () => {
-  it('58, 74: a chain of blocks becomes durable in order and is restored with its state', () => {
+  it('[D58][G74] a chain of blocks becomes durable in order and is restored with its state', () => {
     const harness = new Harness();
     const tokens = tokensOf(3 * BLOCK + 5);
     const chain = harness.submitChain(tokens);
@@ -31,7 +31,7 @@ describe('publish and restore', () => {
     expect(parts[4]!.layers).toEqual(plain(chain[3]!.state.layers));
   });
 
-  it('46, 57, 73: bytes and places are free, staging is empty, the ledger adds up', () => {
+  it('[C46][D57][F73] bytes and places are free, staging is empty, the ledger adds up', () => {
     const harness = new Harness();
     harness.submitChain(tokensOf(40));
     expect(harness.session.pending.held).toBeGreaterThan(0);
@@ -45,7 +45,7 @@ describe('publish and restore', () => {
     expect(sumOfStates(figures)).toBe(figures.captured);
   });
 
-  it('119: blocks of the same prompt that are still queued are waited for; the cap on tokens holds', () => {
+  it('[K119] blocks of the same prompt that are still queued are waited for; the cap on tokens holds', () => {
     const harness = new Harness();
     const tokens = tokensOf(4 * BLOCK);
     harness.submitChain(tokens);
@@ -58,7 +58,7 @@ describe('publish and restore', () => {
     expect(harness.lookUp(tokens, { fingerprint: 'other' }).end).toMatchObject({ type: 'miss', reason: 'fingerprint' });
   });
 
-  it('58: a block whose parent is missing is stored, and durable when the parent comes', () => {
+  it('[D58] a block whose parent is missing is stored, and durable when the parent comes', () => {
     const harness = new Harness();
     const chain = chainSpecs(tokensOf(3 * BLOCK), BLOCK);
     const submit = (i: number) => {
@@ -72,7 +72,7 @@ describe('publish and restore', () => {
     expect(harness.of('durable').map((event) => event.tokenCount)).toEqual([16, 32, 48]);
   });
 
-  it('15: files are 0600 and folders 0700, the index included', () => {
+  it('[A15] files are 0600 and folders 0700, the index included', () => {
     const harness = new Harness();
     harness.submitChain(tokensOf(2 * BLOCK));
     harness.drain(() => {
@@ -109,7 +109,7 @@ describe('publish and restore', () => {
     expect(harness.lookUp(tokensOf(2 * BLOCK), { needs: { kv: true, state: false } }).end).toMatchObject({ type: 'done', tokenCount: 32 });
   });
 
-  it('78: storing a block again writes nothing and says durable again', () => {
+  it('[G78] storing a block again writes nothing and says durable again', () => {
     const writes: string[] = [];
     const harness = new Harness({ hooks: { before: (operation, path) => void (operation === 'create' && writes.push(path)) } });
     harness.submitChain(tokensOf(2 * BLOCK), 'a');

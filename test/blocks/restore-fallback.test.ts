@@ -25,7 +25,7 @@ function flip(path: string, at: number): void {
 }
 
 describe('restore falls back to the longest whole prefix', () => {
-  it('79: a damaged kv part in the middle: the block and its descendants go, the prefix before it comes', () => {
+  it('[G79] a damaged kv part in the middle: the block and its descendants go, the prefix before it comes', () => {
     const { harness, path } = stored();
     flip(path(2, 'kv'), -5);
     const { end, parts } = harness.lookUp(TOKENS);
@@ -61,7 +61,7 @@ describe('restore falls back to the longest whole prefix', () => {
     ['longer', (path: string) => writeFileSync(path, Buffer.concat([readFileSync(path), Buffer.alloc(1)])), 'truncated', 0],
     ['zeroed', (path: string) => writeFileSync(path, new Uint8Array(readFileSync(path).length)), 'format', 0],
     ['removed', (path: string) => rmSync(path), 'gap', 9],
-  ] as const)('12, 79: a file that was %s', (_, damage, reason, left) => {
+  ] as const)('[A12][G79] a file that was %s', (_, damage, reason, left) => {
     const { harness, path } = stored();
     damage(path(0, 'kv'));
     expect(harness.lookUp(TOKENS).end).toMatchObject({ type: 'miss', reason });
@@ -77,7 +77,7 @@ describe('restore falls back to the longest whole prefix', () => {
     expect(other.harness.lookUp(TOKENS).end).toMatchObject({ type: 'miss', reason: 'fingerprint' });
   });
 
-  it('83, 85: a file of a later version is not used and not removed', () => {
+  it('[G83][H85] a file of a later version is not used and not removed', () => {
     const { harness, path } = stored();
     const text = readFileSync(path(1, 'kv'));
     text.write('"tm.format":"2"', text.indexOf('"tm.format":"1"'));
@@ -86,7 +86,7 @@ describe('restore falls back to the longest whole prefix', () => {
     expect(readFileSync(path(1, 'kv')).equals(text)).toBe(true);
   });
 
-  it('9: a symbolic link in a block’s place is not followed', () => {
+  it('[A9] a symbolic link in a block’s place is not followed', () => {
     const { harness, path } = stored();
     renameSync(path(0, 'kv'), `${harness.dir}/elsewhere`);
     symlinkSync(`${harness.dir}/elsewhere`, path(0, 'kv'));
@@ -94,7 +94,7 @@ describe('restore falls back to the longest whole prefix', () => {
     expect(readFileSync(`${harness.dir}/elsewhere`).length).toBeGreaterThan(0);
   });
 
-  it('27: a block in the middle that was never stored is a gap, even when later ones are there', () => {
+  it('[B27] a block in the middle that was never stored is a gap, even when later ones are there', () => {
     const harness = new Harness();
     const chain = chainSpecs(TOKENS, BLOCK);
     for (const i of [0, 2, 3]) harness.submit(chain[i]!);

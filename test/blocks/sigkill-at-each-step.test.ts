@@ -28,7 +28,7 @@ async function runUntil(operation: number): Promise<{ dir: string; killed: boole
   return { dir, killed: signal === 'SIGKILL', durable: lines.flatMap((line) => line.durable ?? []), operations: lines.at(-1)?.operations ?? 0 };
 }
 
-it('58, R12, R16: whatever was durable is restored, whatever was not is gone or whole', async () => {
+it('[D58] R12, R16: whatever was durable is restored, whatever was not is gone or whole', async () => {
   const whole = await runUntil(0);
   expect(whole.killed).toBe(false);
   expect(whole.durable).toEqual([16, 32]);

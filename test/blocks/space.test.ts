@@ -25,11 +25,11 @@ describe('effective limit', () => {
     [100 * GB, 0, 500 * GB, 100 * GB],
     [110 * GB, 10 * GB, 90 * GB, 99 * GB],
     [110 * GB, 60 * GB, 10 * GB, 0.99 * 70 * GB],
-  ])('88: limit %d with %d tracked and %d free is %d', (limit, tracked, free, expected) => {
+  ])('[H88] limit %d with %d tracked and %d free is %d', (limit, tracked, free, expected) => {
     expect(space(limit, tracked, free).effectiveLimit()).toBe(expected);
   });
 
-  it('89: without a probe the configured limit holds and one warning is given; a probe holds for 30 s', () => {
+  it('[H89] without a probe the configured limit holds and one warning is given; a probe holds for 30 s', () => {
     const warnings: string[] = [];
     const failing = space(100, 5, null, warnings);
     expect([failing.effectiveLimit(), failing.effectiveLimit()]).toEqual([100, 100]);
@@ -53,7 +53,7 @@ describe('effective limit', () => {
     expect(probes).toBe(3);
   });
 
-  it('89: little free space is told; utilization is never above 1', () => {
+  it('[H89] little free space is told; utilization is never above 1', () => {
     const warnings: string[] = [];
     expect(space(100, 500, 9, warnings).utilization()).toBe(1);
     expect(warnings[0]).toMatch(/disk pressure/);
@@ -77,7 +77,7 @@ const blockBytes = (harness: Harness) => bytesUnder(join(harness.dir, 'blocks'))
 const PER_BLOCK = 8192;
 
 describe('eviction', () => {
-  it('90, R21: least recently used first, children before parents, the chain being stored last', () => {
+  it('[H90] R21: least recently used first, children before parents, the chain being stored last', () => {
     const harness = new Harness();
     const old = harness.submitChain(tokensOf(3 * BLOCK, 1), 'old');
     harness.drain();
@@ -93,7 +93,7 @@ describe('eviction', () => {
     expect(limited.lookUp(tokensOf(2 * BLOCK, 2)).end).toMatchObject({ type: 'done', tokenCount: 32 });
   });
 
-  it('92: a restore renews recency, a refused one does not', () => {
+  it('[H92] a restore renews recency, a refused one does not', () => {
     const harness = new Harness();
     harness.submitChain(tokensOf(BLOCK, 1), 'a');
     harness.drain();
@@ -106,7 +106,7 @@ describe('eviction', () => {
     expect(limited.of('evicted').map((event) => event.block)).toEqual([chainSpecs(tokensOf(BLOCK, 2), BLOCK)[0]!.kv.blockHash]);
   });
 
-  it('87, E02: a folder above its limit is brought under it at start, incompatible files first, the newest chain last', () => {
+  it('[H87] E02: a folder above its limit is brought under it at start, incompatible files first, the newest chain last', () => {
     const harness = new Harness();
     harness.submitChain(tokensOf(4 * BLOCK, 1), 'a');
     harness.drain();
@@ -136,7 +136,7 @@ describe('eviction', () => {
     expect(tiny.tree()).toHaveLength(2);
   });
 
-  it('90: at most 32 files go per save, the rest with later ones', () => {
+  it('[H90] at most 32 files go per save, the rest with later ones', () => {
     const harness = new Harness();
     for (let i = 0; i < 24; i += 1) harness.submitChain(tokensOf(BLOCK, 10 + i), `r${i}`);
     harness.drain();
@@ -155,7 +155,7 @@ describe('eviction', () => {
     expect(counts[1]).toBeGreaterThan(32);
   });
 
-  it('91, L17: a file that will not go stays in ledger and index, and is tried again', () => {
+  it('[H91] L17: a file that will not go stays in ledger and index, and is tried again', () => {
     let stuck = true;
     const harness = new Harness();
     harness.submitChain(tokensOf(BLOCK, 1), 'a');

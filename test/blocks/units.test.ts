@@ -13,7 +13,7 @@ import { chainSpecs, EXTRA_KEYS, stateLayers, tensor } from './fixtures.ts';
 import { BLOCK, Harness, tokensOf } from './harness.ts';
 
 describe('the unit queue', () => {
-  it('75, 76: handing over never waits: a full queue refuses at once, and nothing is written on the engine’s path', () => {
+  it('[G75][G76] handing over never waits: a full queue refuses at once, and nothing is written on the engine’s path', () => {
     const operations: string[] = [];
     const harness = new Harness({ unitCapacity: 2, hooks: { before: (operation) => void operations.push(operation) } });
     const chain = chainSpecs(tokensOf(4 * BLOCK), BLOCK);
@@ -50,7 +50,7 @@ describe('the unit queue', () => {
     expect(order.slice(0, last).filter((what) => what === 'unit').length).toBeLessThanOrEqual(1);
   });
 
-  it('82, 125: stopped at once, what is queued ends as failed, by name, with its bytes given back and no file left', () => {
+  it('[G82][L125] stopped at once, what is queued ends as failed, by name, with its bytes given back and no file left', () => {
     const harness = new Harness();
     harness.submitChain(tokensOf(4 * BLOCK), 'r');
     harness.drain(
@@ -66,7 +66,7 @@ describe('the unit queue', () => {
     expect(harness.tree().every((name) => name.startsWith('blocks/'))).toBe(true);
   });
 
-  it('85, R01: blocks of another model in the same folder are neither used nor removed, and count', () => {
+  it('[H85] R01: blocks of another model in the same folder are neither used nor removed, and count', () => {
     const harness = new Harness();
     harness.submitChain(tokensOf(2 * BLOCK), 'mine');
     harness.drain();
