@@ -53,8 +53,11 @@ export interface TensorBytes {
   copyTo(target: Uint8Array, from: number): void;
 }
 
-/** A place in a layer's state: a tensor, a plain number, nothing, or (composite caches) a nested list. */
-export type StateElement = TensorBytes | number | null | readonly StateElement[];
+/** A number of the state itself. A handle of the native layer is a number too, and its type says so: it is refused here. */
+export type PlainNumber = number & { readonly isHandle?: never };
+
+/** A place in a layer's state: a tensor's bytes, a plain number, nothing, or (composite caches) a nested list. */
+export type StateElement = TensorBytes | PlainNumber | null | readonly StateElement[];
 
 /** Tells a tensor from the other kinds of element. */
 export function isTensorBytes(element: StateElement): element is TensorBytes {

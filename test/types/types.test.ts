@@ -10,7 +10,7 @@ import { ROOT } from '../helpers/paths.ts';
 
 const tsc = join(dirname(createRequire(import.meta.url).resolve('typescript/package.json')), 'bin/tsc');
 
-test('what apps write compiles, and what must not compile does not', async () => {
+test('[I94] what apps write compiles, and what must not compile does not: a call without a stream, an array handed over as state', async () => {
   const { code, stdout } = await runNode([tsc, '-p', join(ROOT, 'test/types')], { cwd: ROOT });
   expect({ code, stdout }).toEqual({ code: 0, stdout: '' });
 });

@@ -7,7 +7,7 @@ declare const tensorBrand: unique symbol;
 declare const streamBrand: unique symbol;
 
 /** A handle into the calling thread's table of arrays. Freed by its scope or by `release`, never by the garbage collector. */
-export type Tensor = number & { readonly [tensorBrand]: true };
+export type Tensor = number & { readonly [tensorBrand]: true; readonly isHandle: true };
 
 /** A stream of the calling thread. Work on it runs in order. */
 export type Stream = number & { readonly [streamBrand]: true };
