@@ -36,8 +36,6 @@ export interface ReadyFile {
   readonly path: string;
 }
 
-const EVICTED_REMEMBERED = 8192;
-
 export class BlockStore {
   readonly paths: BlockPaths;
   readonly files: Files;
@@ -49,7 +47,6 @@ export class BlockStore {
   failedTouches = 0;
   /** Folders whose entries in their parents are known to be synced. */
   readonly #syncedFolders = new Set<string>();
-  readonly #evicted = new Set<string>();
 
   constructor(options: BlockStoreOptions) {
     this.files = options.files;
@@ -147,6 +144,7 @@ export class BlockStore {
         const target = this.paths.block(block.hash, part);
         const bytes = physicalSize(path)?.bytes ?? 0;
         this.files.rename(path, target);
+        this.#replaced(target);
         published.push({ part, path: target, bytes });
       }
       if (published.length > 0) this.files.syncFolder(this.paths.fanOut(block.hash));
@@ -156,16 +154,24 @@ export class BlockStore {
           const before = index.get(block.hash);
           index.put({ ...block, kvBytes: bytesOf('kv'), stateBytes: bytesOf('state') });
           for (const { part, bytes } of published) index.setBytes(block.hash, part, bytes);
+          index.forgetEvicted(block.hash);
           return { before, chained: this.#extendChain(index, block.hash) };
         }),
       );
       for (const { part, bytes } of published) this.space.blockBytes += bytes - ((part === 'kv' ? before?.kvBytes : before?.stateBytes) ?? 0);
-      this.#evicted.delete(block.hash);
       return chained;
     } catch (error) {
       for (const { path } of published) this.#tryRemove(path);
       throw error;
     }
+  }
+
+  /** What another version or model had left under this very name is gone by the rename; making room must not take the new file for it. */
+  #replaced(path: string): void {
+    const file = this.index.foreign.find((other) => other.path === path);
+    if (file === undefined) return;
+    this.index.foreign = this.index.foreign.filter((other) => other !== file);
+    this.space.foreignBytes -= file.bytes;
   }
 
   /** Sets `chain` on a block whose parents are whole, and on whatever was waiting for it. */
@@ -274,14 +280,9 @@ export class BlockStore {
     return true;
   }
 
-  /** Remembers a hash that was removed for space, so that a later miss can say so. */
-  rememberEvicted(hash: string): void {
-    this.#evicted.add(hash);
-    if (this.#evicted.size > EVICTED_REMEMBERED) this.#evicted.delete(this.#evicted.values().next().value!);
-  }
-
+  /** Whether a block was removed for space and is not stored again. */
   wasEvicted(hash: string): boolean {
-    return this.#evicted.has(hash);
+    return this.withIndex((index) => index.wasEvicted(hash));
   }
 
   close(): void {

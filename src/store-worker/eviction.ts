@@ -42,7 +42,7 @@ export function evict(store: BlockStore, bytes: number, isProtected: (hash: stri
     for (const row of leaves) {
       if (excess() === 0 || files >= maxFiles) break;
       if (!store.removeBlock(row)) continue;
-      store.rememberEvicted(row.hash);
+      store.withIndex((index) => index.rememberEvicted(row.hash));
       store.emit({ type: 'evicted', block: row.hash, bytes: row.kvBytes + row.stateBytes });
       files += filesOf(row);
       freed += row.kvBytes + row.stateBytes;

@@ -80,7 +80,7 @@ export class RestoreJob {
       const why = this.#failure ?? this.#shortfall(lookup, point);
       return { tokenCount: point.tokenCount, reason: why?.reason ?? null, detail: why?.detail ?? '', bytes: this.#bytes };
     }
-    const { reason, detail } = this.#failure ?? lookup.reason((hash) => this.#store.wasEvicted(hash));
+    const { reason, detail } = this.#failure ?? lookup.reason();
     return { tokenCount: 0, reason, detail, bytes: this.#bytes };
   }
 
@@ -99,7 +99,7 @@ export class RestoreJob {
   /** A reason worth telling although something was restored. That nothing more was ever stored is none. */
   #shortfall(lookup: ChainLookup, point: RestorePoint): { reason: ImageMiss['reason']; detail: string } | null {
     if (point.tokenCount >= this.#request.maxTokens) return null;
-    const why = lookup.reason((hash) => this.#store.wasEvicted(hash));
+    const why = lookup.reason();
     return why.reason === 'absent' ? null : why;
   }
 

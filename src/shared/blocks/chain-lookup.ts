@@ -112,13 +112,15 @@ export class ChainLookup {
     }
   }
 
-  /** Why nothing more is stored than what `points` gives. `wasEvicted` remembers blocks removed for space. */
-  reason(wasEvicted: (hash: string) => boolean = () => false): { reason: MissReason; detail: string } {
+  /** Why nothing more is stored than what `points` gives. */
+  reason(): { reason: MissReason; detail: string } {
     const { tokens, blockSize, fingerprint } = this.#request;
     const limit = Math.min(this.#request.maxTokens, tokens.length);
     const missing = this.#hashes[this.#rows.length];
+    // Behind the last full block: the partial one that a repeat of this prompt would have used.
+    const wanted = missing ?? this.hashAt(limit);
+    if (wanted !== null && this.#index.wasEvicted(wanted)) return { reason: 'evicted', detail: `block ${wanted} was removed for space` };
     if (missing !== undefined) {
-      if (wasEvicted(missing)) return { reason: 'evicted', detail: `block ${missing} was removed for space` };
       if (this.#hashes.slice(this.#rows.length + 1).some((hash) => this.#index.get(hash) !== null))
         return { reason: 'gap', detail: `block ${missing} is missing, later ones are stored` };
     }
@@ -126,14 +128,13 @@ export class ChainLookup {
       const sha = createHash('sha256')
         .update(tokenBytes(tokens.subarray(0, blockSize)))
         .digest('hex');
-      const other = this.#index.rootsWithTokens(sha)[0];
-      if (other !== undefined)
+      const others = this.#index.rootsWithTokens(sha);
+      if (others.length > 0)
         return {
           reason: 'fingerprint',
-          detail:
-            other.fingerprint === fingerprint
-              ? 'the same tokens are stored under another salt or numerics class'
-              : 'the same tokens are stored by another model or configuration',
+          detail: others.some((other) => other.fingerprint === fingerprint)
+            ? 'the same tokens are stored under another salt or numerics class'
+            : 'the same tokens are stored by another model or configuration',
         };
     }
     return {

@@ -27,7 +27,11 @@ CREATE TABLE IF NOT EXISTS blocks (
 CREATE INDEX IF NOT EXISTS blocks_parent ON blocks(parent);
 CREATE INDEX IF NOT EXISTS blocks_used ON blocks(last_used, "end" DESC);
 CREATE INDEX IF NOT EXISTS blocks_tokens ON blocks(tokens_sha) WHERE parent = '';
+CREATE TABLE IF NOT EXISTS evicted (seq INTEGER PRIMARY KEY AUTOINCREMENT, hash TEXT NOT NULL UNIQUE);
 `;
+
+/** How many blocks that were removed for space are remembered, the latest ones. */
+const EVICTED_REMEMBERED = 8192;
 
 /** One block as the index knows it. A part that is not stored has 0 bytes; bytes are what the file occupies on disk. */
 export interface BlockRow {
@@ -181,6 +185,21 @@ export class IndexDb {
 
   remove(hash: string): boolean {
     return this.#run('DELETE FROM blocks WHERE hash = ?', hash) > 0;
+  }
+
+  /** A block was removed for space: a later miss can say so, also an engine's own lookup, also after a restart. */
+  rememberEvicted(hash: string): void {
+    this.#run('INSERT OR REPLACE INTO evicted (hash) VALUES (?)', hash);
+    this.#run(`DELETE FROM evicted WHERE seq <= (SELECT max(seq) FROM evicted) - ${EVICTED_REMEMBERED}`);
+  }
+
+  /** It is stored again. */
+  forgetEvicted(hash: string): void {
+    this.#run('DELETE FROM evicted WHERE hash = ?', hash);
+  }
+
+  wasEvicted(hash: string): boolean {
+    return this.#get('SELECT 1 FROM evicted WHERE hash = ?', hash) !== undefined;
   }
 
   /** Up to `limit` blocks that nothing hangs on and that are not skipped: least recently used first, deeper ones first among equals. */
