@@ -183,6 +183,8 @@ export interface EngineStats {
     misses: Record<string, number>;
   };
   memory: { activeBytes: number; peakBytes: number; cacheBytes: number };
+  /** `foreignOps`: operations bound to another stream than the engine's, always 0. `clearsSkipped`: the lock was not had in time. */
+  streams: { foreignOps: number; clears: number; clearsSkipped: number };
 }
 
 export interface CloseOptions {

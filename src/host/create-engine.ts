@@ -57,9 +57,16 @@ export async function createEngine(options: EngineOptions): Promise<Engine> {
     throw error;
   }
   // After the caller's continuation, so that its listeners are there.
-  setImmediate(() => host.announce());
+  setImmediate(() => {
+    host.announce();
+    const fences = process.env.MLX_METAL_FAST_SYNCH ?? '';
+    if (fences !== '' && fences !== '0') host.emit('warning', { code: 'MLX_METAL_FAST_SYNCH', message: FAST_FENCES });
+  });
   return host;
 }
+
+const FAST_FENCES =
+  'MLX_METAL_FAST_SYNCH is set: fast fences of MLX can wait for ever when work crosses streams. Unset it. Work of this engine never crosses streams; that of other code in the process may.';
 
 function assertModelFolder(path: string): void {
   const found = statSync(path, { throwIfNoEntry: false });

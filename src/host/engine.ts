@@ -154,6 +154,7 @@ export class EngineHost extends EventEmitter implements Engine {
         misses: c.misses(),
       },
       memory: { activeBytes: c.get('activeBytes'), peakBytes: c.get('peakBytes'), cacheBytes: c.get('cacheBytes') },
+      streams: { foreignOps: c.get('foreignStreamOps'), clears: c.get('clears'), clearsSkipped: c.get('clearsSkipped') },
     };
   }
 

@@ -7,7 +7,15 @@ import type { MessagePort } from 'node:worker_threads';
 import { createRestoreMemory } from '../shared/blocks/restore-channel.ts';
 import { TidemarkError } from '../shared/errors.ts';
 import type { StoreEvent } from '../shared/events.ts';
-import { attachSession, createSessionMemory, type Session, type SessionLimits, type SessionMemory } from '../shared/session/index.ts';
+import {
+  attachSession,
+  createSessionMemory,
+  type LedgerFigures,
+  type Session,
+  type SessionLimits,
+  type SessionMemory,
+  sumOfStates,
+} from '../shared/session/index.ts';
 import type { CloseReport, EngineStats } from './api.ts';
 import type { Degradation } from './folder-lock.ts';
 import type { ProcessRegistry } from './process-registry.ts';
@@ -112,7 +120,9 @@ export class StoreSession {
     await this.detach(deadlineMs);
     await this.hub.release(deadlineMs);
     this.hub.off('store', this.#count);
-    const { durable, pending, written } = this.session.ledger.read();
+    const figures = this.session.ledger.read();
+    if (process.env.NODE_ENV === 'test') assertSum(figures);
+    const { durable, pending, written } = figures;
     return { durable: durable - before, lost: pending + written };
   }
 
@@ -124,6 +134,13 @@ export class StoreSession {
   readonly #count = (event: StoreEvent): void => {
     if (event.type === 'durable' && this.concerns(event)) this.#durableSeen++;
   };
+}
+
+/** Each boundary has one current state: a sum that is off is a fault of ours, and a test run must not pass over it. */
+function assertSum(figures: LedgerFigures): void {
+  const sum = sumOfStates(figures);
+  if (sum === figures.captured) return;
+  throw new Error(`the ledger is wrong: ${figures.captured} boundaries were captured, its states add up to ${sum}: ${JSON.stringify(figures)}`);
 }
 
 /** The smaller of 20 GB and 10 % of what is free where the folder is or will be. */
