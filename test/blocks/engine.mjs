@@ -98,8 +98,27 @@ function restore({ tokens, maxTokens = tokens.length, width = 64, deadlineMs = 1
   }
 }
 
+/** Two units of keys and values, then saves until one has to wait for the cap: the engine thread sits in `save`. */
+function unitsThenSave({ tokens, requestId, requestNo, bytes, saves }) {
+  const hasher = new ChainHasher(identity);
+  const results = [];
+  let parent = '';
+  for (let start = 0; start < 2 * BLOCK; start += BLOCK) {
+    const own = tokens.slice(start, start + BLOCK);
+    const hash = hasher.block(parent, own);
+    const kv = [kvLayers(start, start + BLOCK, 64)[1]];
+    const unit = { requestNo, requestId, tokenCount: start + BLOCK, hash, parent, tokens: own, blockSize: BLOCK, fingerprint: 'model', kv, hasState: false };
+    results.push(publishBlock(session, unit));
+    parent = hash;
+  }
+  for (let i = 1; i <= saves; i++)
+    results.push(store.save(requestId, 1000 * i, [{ className: 'ArraysCache', stored: 'whole', meta: [], elements: [tensor(1, bytes / 4, i)] }]));
+  return results;
+}
+
 const done = {
   store: storeChain,
+  unitsThenSave,
   restore,
   lookUp: ({ tokens }) => reader.longestChain({ ...identity, tokens, maxTokens: tokens.length, blockSize: BLOCK, needs: { kv: true, state: true } }),
   cleanup: ({ requestId }) => store.cleanupRequest(requestId),

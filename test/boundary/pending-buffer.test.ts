@@ -138,6 +138,38 @@ describe('pending buffer', () => {
     await f.close();
   });
 
+  it('[C51] with the writer keeping up a save copies each byte once, straight into pages that were touched before, and makes no buffer', async () => {
+    const f = await startStore();
+    // Two rounds: what the first one needed is kept warm for the next.
+    f.store.save('r', 1, toLayers(block(1, 30_000)));
+    await f.settled();
+    await until(() => f.session.pages.touchedFree >= 24, 'touched ahead');
+    const touched = f.session.underPending('test', () => {
+      const { pages } = f.session;
+      const count = pages.touchedFree;
+      const head = pages.take(count);
+      const warm = new Set(pages.chain(head, count));
+      pages.give(head, count);
+      return warm;
+    });
+    f.gate.hold('create');
+    const layers = toLayers(block(2, 30_000));
+    const { copyTo } = layers[0].elements[0];
+    const copies: { arena: boolean; page: number; bytes: number }[] = [];
+    layers[0].elements[0].copyTo = (target: Uint8Array, from: number) => {
+      copies.push({ arena: target.buffer === f.memory.arena, page: Math.floor(target.byteOffset / f.memory.limits.pageBytes), bytes: target.length });
+      copyTo(target, from);
+    };
+    expect(f.store.save('r', 2, layers)).toEqual({ ok: true, how: 'queued' });
+    expect(copies.every(({ arena, page }) => arena && touched.has(page))).toBe(true);
+    expect(copies.reduce((sum, { bytes }) => sum + bytes, 0)).toBe(30_000);
+    expect(f.session.pending.backpressureMs).toBe(0);
+    await f.gate.arrived('create');
+    f.gate.release('create');
+    await f.settled();
+    await f.close();
+  });
+
   it('[C46] after any mix of saves, cancels, failures and write-throughs nothing is held, and the peak never fell', async () => {
     const random = seeded('pending mix');
     const f = await startStore({ pendingMaxBytes: 40_000, queueCapacity: 4, reserveWaitMs: 2, inlineWriteLimitMs: 50 });

@@ -145,6 +145,23 @@ describe('fingerprint', () => {
     expect(c).toBe(a);
   });
 
+  test('[H86][H85] another layout of the layers, another number of them, another quantization: another model, whose blocks are not looked at', async () => {
+    const types = tinyParts();
+    types.config.text_config.layer_types = [...types.config.text_config.layer_types].reverse();
+    const fewer = tinyParts();
+    fewer.config.text_config.num_hidden_layers -= 1;
+    const bits = (quantization: object) => {
+      const parts = tinyParts();
+      parts.config.quantization = quantization;
+      return parts;
+    };
+    const all = [tinyParts(), types, fewer, bits({ bits: 4, group_size: 32 }), bits({ bits: 8, group_size: 32 }), bits({ bits: 4, group_size: 64 })];
+    const printed = await prints(all.map((parts) => writeFolder(parts)));
+    expect(new Set(printed).size).toBe(all.length);
+    // The same once more: a later look does not change it.
+    expect(await prints([writeFolder(types)])).toEqual([printed[1]]);
+  });
+
   test('a changed weight, configuration or tokenizer is another model', async () => {
     const weight = tinyParts();
     weight.tensors.get('language_model.model.norm.weight')!.bytes[5]! ^= 1;

@@ -115,7 +115,7 @@ describe('clearing the cache', () => {
     expect(result).toEqual({ done: false, counts: { done: 0, skipped: 1 }, log: ['release'], code: 'MLX_ERROR' });
   });
 
-  test('a stream that is gone is passed over, any other error is not', async () => {
+  test('[I100] a stream that is gone is passed over, any other error is not', async () => {
     const a = await start();
     const codes = await a.value<string[]>(`
       const s = mx.openEngineStream('cpu');
