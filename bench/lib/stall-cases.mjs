@@ -14,7 +14,10 @@ const HYBRIDS = {
   '32 MB': { layers: 24, state: [16, 128, 128], conv: [3, 6144], kv: { heads: 4, keyDim: 256, valueDim: 256 } },
 };
 
-/** `{ model, makeCaches, step }`: `step` appends one block of tokens to the caches, evaluated, as a forward pass leaves them. */
+/**
+ * `{ model, makeCaches, step }`: `step` appends one block of tokens to the caches, evaluated, as a forward pass leaves them,
+ * and gives the recorder's companion its turns as the engine does.
+ */
 export function openCase(name, stream) {
   if (name === 'tide-5m') return tide(stream);
   const shape = HYBRIDS[name];
@@ -28,10 +31,10 @@ export function openCase(name, stream) {
           ]),
     );
   const model = { fingerprint: 'f'.repeat(64), device: 'cpu', compute: 'float32', stream, hasFixedState: true, hasSliceableState: true };
-  return { model, makeCaches, step: (caches) => syntheticStep(caches, shape, stream) };
+  return { model, makeCaches, step: (caches, _tokens, beside) => syntheticStep(caches, shape, stream, beside) };
 }
 
-function syntheticStep(caches, { kv }, s) {
+function syntheticStep(caches, { kv }, s, beside) {
   mx.scope(() => {
     const rows = (dim) => mx.add(mx.zeros([1, kv.heads, BLOCK, dim], 'float32', s), 0.5, s);
     for (const cache of caches) {
@@ -42,7 +45,10 @@ function syntheticStep(caches, { kv }, s) {
         cache.advance(BLOCK);
       }
     }
-    mx.evaluate(caches.flatMap((cache) => cache.tensors()));
+    const wanted = [...caches.flatMap((cache) => cache.tensors()), ...beside.built()];
+    mx.asyncEvaluate(wanted);
+    beside.running();
+    mx.evaluate(wanted);
   });
 }
 
@@ -53,6 +59,6 @@ function tide(stream) {
   return {
     model,
     makeCaches: () => model.makeCaches(),
-    step: (caches, tokens) => model.forward(tokens, caches, 'none'),
+    step: (caches, tokens, beside) => model.forward(tokens, caches, 'none', beside),
   };
 }

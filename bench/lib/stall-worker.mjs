@@ -44,6 +44,18 @@ function nextSequence() {
   recorder = client.recorder({ requestNo, requestId: `stall-${requestNo}`, persist: 'boundary' });
 }
 
+/** The companion of a pass, and how long it worked beside it. */
+function timed(companion) {
+  const timer = { ms: 0, built: () => clocked(() => companion.built()), running: () => clocked(() => companion.running()) };
+  const clocked = (work) => {
+    const begin = performance.now();
+    const result = work();
+    timer.ms += performance.now() - begin;
+    return result;
+  };
+  return timer;
+}
+
 /** Everything a boundary stores, as contiguous tensors: what the plain copies read. */
 function sourcesOf(end) {
   const parts = caches.flatMap((cache) =>
@@ -90,7 +102,8 @@ for (let round = -warmUp; round < rounds; round++) {
   const block = (round + warmUp) % SEQUENCE_BLOCKS;
   if (block === 0) nextSequence();
   const end = (block + 1) * BLOCK;
-  step(caches, tokens.slice(end - BLOCK, end));
+  const timer = timed(recorder.announce(caches, tokens, end));
+  step(caches, tokens.slice(end - BLOCK, end), timer);
   mx.scope(() => {
     const sources = sourcesOf(end);
     bytes = sources.reduce((sum, source) => sum + source.bytes, 0);
@@ -99,7 +112,9 @@ for (let round = -warmUp; round < rounds; round++) {
     const before = plainCopy(sources);
     const captured = capture(end);
     const after = plainCopy(sources);
-    if (round >= 0) samples.push(round % 2 === 0 ? { plain: before, capture: captured, again: after } : { plain: after, capture: captured, again: before });
+    if (round < 0) return;
+    const [plain, again] = round % 2 === 0 ? [before, after] : [after, before];
+    samples.push({ plain, again, capture: captured, beside: timer.ms });
   });
 }
 recorder.close();

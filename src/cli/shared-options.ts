@@ -16,7 +16,7 @@ export const MODEL_OPTIONS = {
     help: "arithmetic type: float32, or 'model' for the type of the weights",
     defaultText: 'float32 on CPU, model on GPU',
   },
-  threads: { type: 'integer', value: 'N', min: 1, help: 'BLAS threads on CPU', defaultText: 'the number of cores, at most 8' },
+  threads: { type: 'integer', value: 'N', min: 1, help: 'BLAS threads on CPU', defaultText: 'one less than the cores, 1 to 8' },
   'prefill-chunk': { type: 'integer', value: 'N', min: 1, help: 'tokens per prefill step', defaultText: '512' },
   'max-context': { type: 'integer', value: 'N', min: 1, help: 'longest prompt plus answer, in tokens', defaultText: "the model's limit" },
 } as const satisfies OptionTable;

@@ -76,9 +76,9 @@ export class EngineCore {
       requests: new RequestTable(this.#init.requests),
       counters: this.#counters,
       clears,
-      forward: (tokens, caches, logits) => {
+      forward: (tokens, caches, logits, beside = null) => {
         this.#self.activity('stream', `forward ${tokens.length}`, 2_000 + tokens.length * 50);
-        return model.forward(tokens, caches, logits);
+        return model.forward(tokens, caches, logits, beside);
       },
       alone: () => this.#scheduler.size <= 1,
       deliver: (message) => this.#deliver(message),

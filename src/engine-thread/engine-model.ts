@@ -8,9 +8,10 @@
 import type { LoadProgress } from '../host/api.ts';
 import type { LoadedModel, ResolvedEngineOptions, WireRequest } from '../shared/engine-protocol.ts';
 import { TidemarkError } from '../shared/errors.ts';
+import type { PassCompanion } from './boundary/recorder.ts';
 import type { LayerCache } from './cache/layer-cache.ts';
 import { cacheTensors } from './cache/registry.ts';
-import { evaluate, fromInts, toFloat32Array } from './mlx/ops.ts';
+import { asyncEvaluate, evaluate, fromInts, toFloat32Array } from './mlx/ops.ts';
 import { scope } from './mlx/scope.ts';
 import type { Stream } from './mlx/types.ts';
 
@@ -91,11 +92,17 @@ export class EngineModel {
     return this.causal.makeCaches();
   }
 
-  forward(tokens: readonly number[], caches: LayerCache[], logits: 'last' | 'none'): Float32Array | null {
+  /** `beside`: has its tensors evaluated with the pass, and may work while it is computed. */
+  forward(tokens: readonly number[], caches: LayerCache[], logits: 'last' | 'none', beside: PassCompanion | null = null): Float32Array | null {
     return scope(() => {
       const ids = fromInts(Int32Array.from(tokens), [1, tokens.length]);
       const out = this.causal.forward(ids, caches, this.stream, logits);
-      evaluate([...(out === null ? [] : [out]), ...cacheTensors(caches)]);
+      const wanted = [...(out === null ? [] : [out]), ...cacheTensors(caches), ...(beside?.built() ?? [])];
+      if (beside !== null) {
+        asyncEvaluate(wanted);
+        beside.running();
+      }
+      evaluate(wanted);
       return out === null ? null : toFloat32Array(out);
     });
   }

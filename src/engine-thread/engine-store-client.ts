@@ -7,17 +7,19 @@
  */
 
 import { ChainHasher, type ChainIdentity } from '../shared/blocks/identity.ts';
+import type { ImageLayout } from '../shared/blocks/image.ts';
 import type { EngineStoreInit, WireRequest } from '../shared/engine-protocol.ts';
 import type { DropReason } from '../shared/errors.ts';
 import { HubControl } from '../shared/loop-control.ts';
-import { attachSession, reserveUnit, type Session } from '../shared/session/index.ts';
+import { attachSession, type Reservation, reserveUnit, type Session } from '../shared/session/index.ts';
 import type { ThreadHandle } from '../shared/sync/thread-table.ts';
 import { IndexReader } from './boundary/lookup.ts';
 import { type BlockUnit, publishBlock, unitBytes, unitsInFlight } from './boundary/publish.ts';
-import { type BlockSink, BoundaryRecorder, type CapturedBlock } from './boundary/recorder.ts';
+import { type BlockSink, BoundaryRecorder, type CapturedBlock, type PreparedBlock } from './boundary/recorder.ts';
 import { RestoreClient } from './boundary/restore.ts';
 import { RestoreAttempt } from './boundary/restore-attempt.ts';
 import { RestoreBuilder } from './boundary/restore-builder.ts';
+import type { SaveOptions } from './boundary/save.ts';
 import { BoundarySnapshotStore } from './boundary/snapshot-store.ts';
 import type { EngineModel } from './engine-model.ts';
 import { mlxVersion } from './mlx/memory.ts';
@@ -60,7 +62,8 @@ export class EngineStoreClient {
     };
     this.#hasher = new ChainHasher(this.#identity);
     this.#sink = {
-      put: (block) => this.#put(block),
+      prepare: (block) => this.#prepare(block),
+      put: (block, mayWait, prepared) => this.#put(block, mayWait, prepared as Prepared | null),
       has: (hash, withState) => this.#reader.has(hash, withState),
       dropped: (reason, detail) => {
         this.#count(reason);
@@ -116,34 +119,41 @@ export class EngineStoreClient {
     this.#init.hubPort.close();
   }
 
-  /** Whatever goes wrong in the store costs this boundary, never the answer. */
-  #put(block: CapturedBlock): 'accepted' | DropReason {
+  #prepare(block: CapturedBlock): Prepared | null {
     try {
-      return this.#handOver(block);
+      const unit = this.#unitOf(block);
+      const stateImage = block.state === null ? null : this.#snapshots.layOut(block.requestId, block.end, block.state, this.#saveOptions(block));
+      return new Prepared(unit, stateImage, reserveUnit(this.#session, unitBytes(unit), 0));
+    } catch {
+      // `put` tries again, and says what is wrong.
+      return null;
+    }
+  }
+
+  /** Whatever goes wrong in the store costs this boundary, never the answer. */
+  #put(block: CapturedBlock, mayWait: boolean, prepared: Prepared | null): 'accepted' | DropReason {
+    try {
+      return this.#handOver(block, mayWait, prepared);
     } catch (error) {
       this.#warn(`The boundary at token ${block.end} could not be stored: ${error instanceof Error ? error.message : String(error)}`);
       return 'lock';
     }
   }
 
-  #handOver(block: CapturedBlock): 'accepted' | DropReason {
-    const { requestId, requestNo, end, hash, parent, tokens, mayWait } = block;
+  #unitOf(block: CapturedBlock): BlockUnit {
+    const { requestId, requestNo, end, hash, parent, tokens, kv, state } = block;
     const { fingerprint } = this.#identity;
-    const unit: BlockUnit = {
-      requestId,
-      requestNo,
-      tokenCount: end,
-      hash,
-      parent,
-      tokens,
-      blockSize: this.#init.blockSize,
-      fingerprint,
-      kv: block.kv,
-      hasState: block.state !== null,
-    };
-    const bytes = unitBytes(unit);
+    return { requestId, requestNo, tokenCount: end, hash, parent, tokens, blockSize: this.#init.blockSize, fingerprint, kv, hasState: state !== null };
+  }
+
+  #saveOptions({ hash, parent, tokens, requestNo }: CapturedBlock): SaveOptions {
+    return { blockSize: this.#init.blockSize, block: { hash, parent, tokens, fingerprint: this.#identity.fingerprint }, requestNo };
+  }
+
+  #handOver(block: CapturedBlock, mayWait: boolean, prepared: Prepared | null): 'accepted' | DropReason {
+    const unit = prepared?.unit ?? this.#unitOf(block);
     // Room for the rows first: a state without them would be written for nothing.
-    const reservation = reserveUnit(this.#session, bytes, mayWait ? this.#session.limits.reserveWaitMs : 0);
+    const reservation = prepared?.reservation ?? reserveUnit(this.#session, unitBytes(unit), mayWait ? this.#session.limits.reserveWaitMs : 0);
     if (reservation === null) {
       // Rows alone, where a restore needs a state too, are no boundary.
       if (block.state !== null || !this.#model.hasFixedState) this.#count('backpressure');
@@ -151,12 +161,8 @@ export class EngineStoreClient {
     }
     try {
       if (block.state !== null) {
-        const saved = this.#snapshots.save(requestId, end, block.state, {
-          blockSize: this.#init.blockSize,
-          block: { hash, parent, tokens, fingerprint },
-          requestNo,
-          mayWait,
-        });
+        const options = { ...this.#saveOptions(block), mayWait, ...(prepared?.stateImage ? { image: prepared.stateImage } : {}) };
+        const saved = this.#snapshots.save(block.requestId, block.end, block.state, options);
         if (!saved.ok) return saved.reason === 'failed' ? 'backpressure' : saved.reason;
       }
       const queued = publishBlock(this.#session, unit, reservation);
@@ -175,6 +181,23 @@ export class EngineStoreClient {
     const { restoreDeadlineMs } = this.#init;
     if (restoreDeadlineMs !== 'auto') return restoreDeadlineMs ?? NO_DEADLINE_KNOWN_MS;
     return Math.max(1_000, (2 * tokens) / ASSUMED_TOKENS_PER_MS);
+  }
+}
+
+/** A block's headers and, if there was some, room for its rows. */
+class Prepared implements PreparedBlock {
+  readonly unit: BlockUnit;
+  readonly stateImage: ImageLayout | null;
+  readonly reservation: Reservation | null;
+
+  constructor(unit: BlockUnit, stateImage: ImageLayout | null, reservation: Reservation | null) {
+    this.unit = unit;
+    this.stateImage = stateImage;
+    this.reservation = reservation;
+  }
+
+  release(): void {
+    this.reservation?.release();
   }
 }
 

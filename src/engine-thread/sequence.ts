@@ -8,12 +8,13 @@
 import type { FinishReason, Usage } from '../host/api.ts';
 import type { Probe, RequestTimings, WireRequest } from '../shared/engine-protocol.ts';
 import { errorToWire, type MissReason } from '../shared/errors.ts';
-import type { BoundaryRecorder } from './boundary/recorder.ts';
+import type { BoundaryRecorder, PassCompanion } from './boundary/recorder.ts';
 import type { RestoreAttempt } from './boundary/restore-attempt.ts';
 import type { LayerCache } from './cache/layer-cache.ts';
 import type { EngineContext } from './engine-context.ts';
+import { Forks } from './forks.ts';
 import { blockBoundariesIn, nextStop, type PrefillShape } from './prefill-plan.ts';
-import { type Fork, LogitsProbe } from './probe.ts';
+import { LogitsProbe } from './probe.ts';
 import type { StreamingDetokenizer } from './text/detokenizer.ts';
 import type { Sampler } from './text/sampler.ts';
 
@@ -45,6 +46,7 @@ export class Sequence {
   readonly #parts: SequenceParts;
   readonly #shape: PrefillShape;
   readonly #probe: LogitsProbe | null;
+  readonly #forks: Forks | null;
   readonly #submittedAt = performance.now();
   readonly #timings: RequestTimings = { queuedMs: 0, restoreMs: 0, prefillMs: 0, firstTokenMs: 0, totalMs: 0 };
   #state: 'queued' | 'restoring' | 'prefill' | 'decode' | 'finished' = 'queued';
@@ -55,7 +57,6 @@ export class Sequence {
   #chunksSent = 0;
   #unsentIds: number[] = [];
   #phaseSince = 0;
-  #forks: Fork[] = [];
 
   constructor(context: EngineContext, parts: SequenceParts) {
     this.#context = context;
@@ -66,6 +67,7 @@ export class Sequence {
     this.#missReason = parts.missReason;
     const probe = parts.request.probe;
     this.#probe = probe === undefined ? null : new LogitsProbe(probe, context.stream);
+    this.#forks = probe?.forks === true ? new Forks(context.stream) : null;
     this.#shape = {
       total: this.promptLength,
       chunk: probe === undefined ? context.options.prefillChunk : (probe.chunk ?? this.promptLength),
@@ -164,7 +166,7 @@ export class Sequence {
     const to = nextStop(from, this.#shape);
     const last = to === this.promptLength;
     const wanted = last && this.request.mode === 'generate';
-    const row = this.#context.forward(this.tokens.slice(from, to), this.#caches, wanted ? 'last' : 'none');
+    const row = this.#context.forward(this.tokens.slice(from, to), this.#caches, wanted ? 'last' : 'none', this.#announce(to));
     this.#computed = to;
     this.#context.counters.add('prefilledTokens', to - from);
     this.#capture(blockBoundariesIn(from, to, this.#shape.blockSize), to === this.promptLength - 1);
@@ -186,7 +188,7 @@ export class Sequence {
 
   #decodeStep(): StepResult {
     if (this.#mustPause()) return 'waiting';
-    const row = this.#context.forward([this.tokens[this.#computed]!], this.#caches, 'last')!;
+    const row = this.#context.forward([this.tokens[this.#computed]!], this.#caches, 'last', this.#announce(this.#computed + 1))!;
     this.#computed++;
     if (this.#computed % this.#shape.blockSize === 0) this.#capture([this.#computed], false);
     this.#context.clears.afterDecodeStep();
@@ -227,36 +229,25 @@ export class Sequence {
     return ahead();
   }
 
+  /** The next pass ends at `to`: if that is captured, the recorder prepares it meanwhile. */
+  #announce(to: number): PassCompanion | null {
+    const captured = to % this.#shape.blockSize === 0 || (this.#shape.stopBeforeLast && to === this.promptLength - 1);
+    return captured ? (this.#parts.recorder?.announce(this.#caches, this.tokens, to) ?? null) : null;
+  }
+
   #capture(boundaries: number[], beforeLast: boolean): void {
     const recorder = this.#parts.recorder;
     if (recorder === null) return;
     const points = beforeLast && !boundaries.includes(this.#computed) ? [...boundaries, this.#computed] : boundaries;
     for (const at of points) {
       recorder.capture(this.#caches, this.tokens, at, this.#state === 'prefill' && this.#context.alone());
-      if (this.request.probe?.forks === true && at === this.#computed && at < this.promptLength) {
-        this.#forks.push({ tokenCount: at, caches: this.#caches.map((cache) => cache.clone(this.#context.stream)) });
-      }
+      if (at === this.#computed) this.#forks?.take(at, this.#caches);
     }
   }
 
-  /** Takes each clone to the end of the prompt by the steps that a run restored at its point takes. */
+  /** Takes the forks so far to the end of what is known. */
   #continueForks(): void {
-    for (const fork of this.#forks) {
-      let at = fork.tokenCount;
-      let row: Float32Array | null = null;
-      while (at < this.promptLength) {
-        const to = nextStop(at, this.#shape);
-        row = this.#context.forward(this.tokens.slice(at, to), fork.caches, to === this.promptLength ? 'last' : 'none');
-        at = to;
-      }
-      this.#probe!.fork(fork, row!);
-    }
-    this.#releaseForks();
-  }
-
-  #releaseForks(): void {
-    for (const fork of this.#forks) for (const cache of fork.caches) cache.release();
-    this.#forks = [];
+    this.#forks?.continueTo(this.tokens, this.#shape, this.#context.forward, (fork, row) => this.#probe!.fork(fork, row));
   }
 
   #finish(reason: FinishReason, lastText = ''): StepResult {
@@ -264,6 +255,10 @@ export class Sequence {
     // The state behind the last computed token is where the next turn of a conversation starts.
     if (this.#computed > 0 && this.#caches.length > 0)
       this.#parts.recorder?.finish(this.#caches, this.tokens, this.#computed, reason === 'abort', this.#context.alone());
+    if (reason === 'length' && this.#computed < this.tokens.length) {
+      this.#forks?.take(this.#computed, this.#caches);
+      this.#continueForks();
+    }
     this.#timings.totalMs = performance.now() - this.#submittedAt;
     const usage: Usage = { promptTokens: this.promptLength, cachedTokens: this.#cachedTokens, completionTokens: this.tokens.length - this.promptLength };
     const probe: Probe | undefined = this.#probe?.result(this.#cachedTokens, this.#missReason);
@@ -295,7 +290,7 @@ export class Sequence {
     this.#enter('finished');
     this.#parts.restore?.cancel();
     this.#parts.recorder?.close();
-    this.#releaseForks();
+    this.#forks?.release();
     for (const cache of this.#caches) cache.release();
     this.#caches = [];
     this.#context.clears.afterFinish();

@@ -57,7 +57,10 @@ export interface ProbeOptions {
   full: boolean;
   /** Restore at most this many tokens. */
   restoreLimit: number | null;
-  /** Clone the live caches at each captured boundary and continue each clone to the prompt's end (`Probe.forks`). */
+  /**
+   * Clone the live caches at each captured boundary and continue each clone: those of the prompt to its end, those behind it
+   * to the end of prompt and greedy tokens (`Probe.forks`).
+   */
   forks: boolean;
 }
 

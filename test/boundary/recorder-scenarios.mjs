@@ -31,6 +31,7 @@ function bytesOf(layers) {
 /** A recorder over a sink that copies what it gets. `log`: what came, in order. */
 function recorderOf(s, log, extra = {}) {
   const sink = {
+    prepare: () => null,
     put(block) {
       const { start, end, kv, state } = block;
       extra.onPut?.(block);

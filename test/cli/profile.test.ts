@@ -31,7 +31,18 @@ function selfTimes(profile: Profile): Map<string, number> {
 
 test('one profile per thread, in which waiting is told from work by the name of the function', async () => {
   const dir = tempDir('prof');
-  const args = ['--cpu-prof', `--cpu-prof-dir=${dir}`, CLI, 'generate', ...GREEDY, '--cache', join(tempDir(), 'cache'), '--max-tokens', '40', 'The kernel schedules'];
+  const args = [
+    '--cpu-prof',
+    `--cpu-prof-dir=${dir}`,
+    CLI,
+    'generate',
+    ...GREEDY,
+    '--cache',
+    join(tempDir(), 'cache'),
+    '--max-tokens',
+    '40',
+    'The kernel schedules',
+  ];
   expect((await runNode(args, { timeoutMs: 50_000 })).code).toBe(0);
   const profiles = readdirSync(dir).map((name) => JSON.parse(readFileSync(join(dir, name), 'utf8')) as Profile);
   const threadOf = (profile: Profile): string => {

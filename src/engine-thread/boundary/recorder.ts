@@ -5,6 +5,10 @@
  * Engine thread only. One evaluation covers everything a boundary needs, then bytes are copied into shared memory and
  * the MLX arrays are let go at once; nothing lazy ever crosses a thread. Order: check offsets → evaluate → hand over.
  *
+ * A pass that is known to end at a boundary is announced before it is computed: what the boundary needs is evaluated with
+ * the pass, and all that does not depend on its result (hash, lookup, file headers, room) is done while it runs. What is
+ * left for the engine thread afterwards is the copy. Without an announcement the same happens in `capture`, one after another.
+ *
  * A block that could not be stored (backpressure) leaves a hole that would make all later ones unreachable. Its rows
  * are still in the live cache, so the hole is filled, without state, before the next boundary.
  */
@@ -15,7 +19,7 @@ import type { LayerState } from '../../shared/layer-state.ts';
 import { type LayerCache, PendingCapture } from '../cache/layer-cache.ts';
 import { captureKv, captureState } from '../cache/registry.ts';
 import { evaluate } from '../mlx/ops.ts';
-import type { Stream } from '../mlx/types.ts';
+import type { Stream, Tensor } from '../mlx/types.ts';
 
 /** One block as the stores take it. */
 export interface CapturedBlock {
@@ -30,13 +34,21 @@ export interface CapturedBlock {
   kv: LayerState[];
   /** Layers captured whole; null when the model has none or the block carries no state. */
   state: LayerState[] | null;
-  /** False while others decode: the engine then never waits for room. */
-  mayWait: boolean;
+}
+
+/** What a sink has done for a block before its bytes were there. Used up by `put`, or released. */
+export interface PreparedBlock {
+  release(): void;
 }
 
 export interface BlockSink {
-  /** Hands the block over; its bytes are copied when this returns. A refusal is counted by the sink. */
-  put(block: CapturedBlock): 'accepted' | DropReason;
+  /** Does what can be done while the block's bytes are still being computed. Never waits, never throws. */
+  prepare(block: CapturedBlock): PreparedBlock | null;
+  /**
+   * Hands the block over; its bytes are copied when this returns. A refusal is counted by the sink. `mayWait` is false while
+   * others decode: the engine then never waits for room.
+   */
+  put(block: CapturedBlock, mayWait: boolean, prepared: PreparedBlock | null): 'accepted' | DropReason;
   /** True when the block is stored already with the parts it would get now. */
   has(hash: string, withState: boolean): boolean;
   /** Counts a boundary that was not handed over; `detail` is the message of an error that came in between. */
@@ -56,6 +68,29 @@ export interface RecorderParts {
   hasFixedState: boolean;
 }
 
+/** What goes along with a forward pass. */
+export interface PassCompanion {
+  /** The pass is built: tensors to be evaluated with it. */
+  built(): readonly Tensor[];
+  /** The pass is being computed. */
+  running(): void;
+}
+
+/** A block on its way: described, not yet handed over. */
+interface Draft {
+  readonly start: number;
+  readonly end: number;
+  readonly hash: string;
+  readonly parent: string;
+  readonly ids: Uint32Array;
+  readonly kv: PendingCapture[];
+  readonly state: PendingCapture[] | null;
+  block: CapturedBlock | null;
+  /** The store has it already. */
+  stored: boolean;
+  prepared: PreparedBlock | null;
+}
+
 export class BoundaryRecorder {
   readonly #parts: RecorderParts;
   /** Hashes of the full blocks from the first token on. */
@@ -65,6 +100,8 @@ export class BoundaryRecorder {
   /** Tokens that need no recording any more. */
   #recorded = 0;
   #closed = false;
+  /** Of the pass that is being computed. */
+  #announced: Draft | null = null;
 
   constructor(parts: RecorderParts) {
     this.#parts = parts;
@@ -74,6 +111,28 @@ export class BoundaryRecorder {
   resumeAt(tokenCount: number, tokens: readonly number[]): void {
     this.#recorded = tokenCount;
     this.#extendChain(tokens, tokenCount);
+  }
+
+  /** The pass about to be built ends at boundary `at`. Null when nothing is stored there. Follow it with `capture` of the same. */
+  announce(caches: readonly LayerCache[], tokens: readonly number[], at: number): PassCompanion | null {
+    this.#forget();
+    if (this.#closed || this.#parts.persist !== 'boundary' || at <= this.#recorded) return null;
+    return {
+      built: () => {
+        this.#extendChain(tokens, at);
+        const drafted = this.#draft(caches, tokens, this.#startOf(at), at, true);
+        // `capture` will find the same fault, and count it.
+        if (drafted === null || 'error' in drafted) return [];
+        this.#announced = drafted;
+        return tensorsOf(drafted);
+      },
+      running: () => {
+        const draft = this.#announced;
+        if (draft === null) return;
+        draft.stored = this.#parts.sink.has(draft.hash, draft.state !== null);
+        if (!draft.stored) draft.prepared = this.#parts.sink.prepare(this.#blockOf(draft));
+      },
+    };
   }
 
   /** Boundary at `at`: caches hold at least `at` tokens, fixed state exactly `at`. */
@@ -97,6 +156,7 @@ export class BoundaryRecorder {
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
+    this.#forget();
     this.#parts.sink.requestEnded(this.#parts.requestId);
   }
 
@@ -111,8 +171,9 @@ export class BoundaryRecorder {
       }
       this.#holes.shift();
     }
-    const start = at - 1 - ((at - 1) % blockSize);
-    const outcome = this.#put(caches, tokens, start, at, withState, mayWait);
+    const draft = this.#announced?.end === at && withState ? this.#announced : null;
+    this.#announced = draft === null ? this.#announced : null;
+    const outcome = draft === null ? this.#put(caches, tokens, this.#startOf(at), at, withState, mayWait) : this.#handOver(draft, mayWait);
     if (outcome === 'accepted') {
       this.#recorded = at;
     } else if (at % blockSize === 0) {
@@ -121,51 +182,111 @@ export class BoundaryRecorder {
   }
 
   #put(caches: readonly LayerCache[], tokens: readonly number[], start: number, end: number, withState: boolean, mayWait: boolean): 'accepted' | DropReason {
-    const { sink, hasher, blockSize, stream, requestId, requestNo, hasFixedState } = this.#parts;
-    const parent = start === 0 ? '' : this.#chain[start / blockSize - 1]!;
-    const ids = Uint32Array.from(tokens.slice(start, end));
-    const hash = hasher.block(parent, ids);
-    const stateWanted = withState && hasFixedState;
-    if (sink.has(hash, stateWanted)) return 'accepted';
-    // A layer whose own count disagrees must not be stored under this one (conformance 34).
-    if (caches.some((cache) => (cache.sliceable ? cache.offset < end : stateWanted && cache.offset !== end))) {
+    const { sink, hasFixedState } = this.#parts;
+    const { hash } = this.#identify(tokens, start, end);
+    if (sink.has(hash, withState && hasFixedState)) return 'accepted';
+    const draft = this.#draft(caches, tokens, start, end, withState);
+    if (draft === null) {
       sink.dropped('offset');
       return 'offset';
     }
-    let kv: PendingCapture[] | null = null;
-    let state: PendingCapture[] | null = null;
+    if ('error' in draft) return this.#failed(draft.error);
     try {
-      kv = captureKv(caches, start, end, stream);
-      state = stateWanted ? captureState(caches, end, stream) : null;
-      evaluate([...(kv ?? []), ...(state ?? [])].flatMap((capture) => capture.tensors()));
-      return sink.put({
-        requestId,
-        requestNo,
-        start,
-        end,
-        hash,
-        parent,
-        tokens: ids,
-        kv: (kv ?? caches.map((cache) => PendingCapture.placeholder(cache.className))).map((capture) => capture.toLayerState()),
-        state: state?.map((capture) => capture.toLayerState()) ?? null,
-        mayWait,
-      });
+      const lazy = tensorsOf(draft);
+      if (lazy.length > 0) evaluate(lazy);
     } catch (error) {
-      // It costs this boundary, not the answer: the live caches were evaluated before. A lost device ends the engine.
-      const code = error instanceof TidemarkError ? error.code : null;
-      if (code === 'DEVICE_LOST') throw error;
-      const reason = code === 'TENSOR_POISONED' ? 'poisoned' : 'capture';
-      sink.dropped(reason, error instanceof Error ? error.message : String(error));
-      return reason;
-    } finally {
-      for (const capture of [...(kv ?? []), ...(state ?? [])]) capture.release();
+      release(draft);
+      return this.#failed(error);
     }
+    return this.#handOver(draft, mayWait);
+  }
+
+  /** It costs this boundary, not the answer: the live caches were evaluated before. A lost device ends the engine. */
+  #failed(error: unknown): DropReason {
+    const code = error instanceof TidemarkError ? error.code : null;
+    if (code === 'DEVICE_LOST') throw error;
+    const reason = code === 'TENSOR_POISONED' ? 'poisoned' : 'capture';
+    this.#parts.sink.dropped(reason, error instanceof Error ? error.message : String(error));
+    return reason;
+  }
+
+  /** Everything of the draft is evaluated. */
+  #handOver(draft: Draft, mayWait: boolean): 'accepted' | DropReason {
+    try {
+      return draft.stored ? 'accepted' : this.#parts.sink.put(this.#blockOf(draft), mayWait, draft.prepared);
+    } finally {
+      release(draft);
+    }
+  }
+
+  /** Null when a layer's own count disagrees: it must not be stored under this one (conformance 34). An error of the capture is given back. */
+  #draft(caches: readonly LayerCache[], tokens: readonly number[], start: number, end: number, withState: boolean): Draft | { error: unknown } | null {
+    const { stream, hasFixedState } = this.#parts;
+    const stateWanted = withState && hasFixedState;
+    if (caches.some((cache) => (cache.sliceable ? cache.offset < end : stateWanted && cache.offset !== end))) return null;
+    let kv: PendingCapture[] = [];
+    try {
+      kv = captureKv(caches, start, end, stream) ?? caches.map((cache) => PendingCapture.placeholder(cache.className));
+      const state = stateWanted ? captureState(caches, end, stream) : null;
+      return { start, end, ...this.#identify(tokens, start, end), kv, state, block: null, stored: false, prepared: null };
+    } catch (error) {
+      for (const capture of kv) capture.release();
+      return { error };
+    }
+  }
+
+  #blockOf(draft: Draft): CapturedBlock {
+    const { start, end, hash, parent, ids, kv, state } = draft;
+    const { requestId, requestNo } = this.#parts;
+    draft.block ??= {
+      requestId,
+      requestNo,
+      start,
+      end,
+      hash,
+      parent,
+      tokens: ids,
+      kv: kv.map((capture) => capture.toLayerState()),
+      state: state?.map((capture) => capture.toLayerState()) ?? null,
+    };
+    return draft.block;
+  }
+
+  #identify(tokens: readonly number[], start: number, end: number): { hash: string; parent: string; ids: Uint32Array } {
+    const { hasher, blockSize } = this.#parts;
+    const parent = start === 0 ? '' : this.#chain[start / blockSize - 1]!;
+    const ids = new Uint32Array(tokens.slice(start, end));
+    const hash = end - start === blockSize ? this.#chain[end / blockSize - 1]! : hasher.block(parent, ids);
+    return { hash, parent, ids };
+  }
+
+  #startOf(end: number): number {
+    return end - 1 - ((end - 1) % this.#parts.blockSize);
+  }
+
+  /** The announced pass has failed, or was another one. */
+  #forget(): void {
+    if (this.#announced !== null) release(this.#announced);
+    this.#announced = null;
   }
 
   #extendChain(tokens: readonly number[], upTo: number): void {
     const { hasher, blockSize } = this.#parts;
     for (let end = (this.#chain.length + 1) * blockSize; end <= upTo; end += blockSize) {
-      this.#chain.push(hasher.block(this.#chain.at(-1) ?? '', Uint32Array.from(tokens.slice(end - blockSize, end))));
+      this.#chain.push(hasher.block(this.#chain.at(-1) ?? '', new Uint32Array(tokens.slice(end - blockSize, end))));
     }
   }
+}
+
+function capturesOf({ kv, state }: Draft): PendingCapture[] {
+  return [...kv, ...(state ?? [])];
+}
+
+function tensorsOf(draft: Draft): Tensor[] {
+  return capturesOf(draft).flatMap((capture) => capture.tensors());
+}
+
+function release(draft: Draft): void {
+  draft.prepared?.release();
+  for (const capture of capturesOf(draft)) capture.release();
 }

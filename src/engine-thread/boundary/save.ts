@@ -32,6 +32,8 @@ export interface SaveOptions {
   /** Tokens of a full block. Given, append-only state is stored as the rows of its own block. */
   readonly blockSize?: number;
   readonly block?: BlockIdentity;
+  /** From `layOut` of the same layers, request and options: what is left to do is the copy. */
+  readonly image?: ImageLayout;
   /** The request's number, for events. */
   readonly requestNo?: number;
   /** Admission obtained before; used up or released in any case. */
@@ -40,6 +42,25 @@ export interface SaveOptions {
   readonly mayWait?: boolean;
   /** Called as soon as the bytes are copied: the arrays may go. */
   readonly onCopied?: () => void;
+}
+
+/** The file that a save of this request would fill: nothing is copied and nothing admitted yet. */
+export function layOutSave(request: SaveRequest & { readonly layers: readonly LayerState[] }): ImageLayout {
+  const { tokenCount, key, options, pipeline, layers } = request;
+  const { block, blockSize = 0 } = options;
+  const tokens = block?.tokens ?? new Uint32Array(0);
+  return layoutImage({
+    part: 'state',
+    blockHash: block?.hash ?? keyToHex(key),
+    parentHash: block?.parent ?? '',
+    start: tokenCount - tokens.length,
+    end: tokenCount,
+    // 0: no chain of blocks. A file must not state a size that its reader refuses.
+    blockSize: Number.isSafeInteger(blockSize) && blockSize > 0 ? blockSize : 0,
+    tokens,
+    fingerprint: block?.fingerprint ?? '',
+    layers: prepareState(layers, tokenCount, options.blockSize, pipeline),
+  });
 }
 
 /** `failed`: the disk refused it while the caller waited (`detail` is the errno); other reasons are drops. */
@@ -98,11 +119,10 @@ class Placement {
   }
 
   run(files: Files): SaveResult {
-    const { options, tokenCount, pipeline } = this.#request;
+    const { options } = this.#request;
     const captured = typeof this.#request.layers === 'function' ? this.#request.layers() : this.#request.layers;
     if (captured.length === 0) return this.#dropped('empty', 'no layer was captured');
-    const layers = prepareState(captured, tokenCount, options.blockSize, pipeline);
-    const image = this.#layout(layers);
+    const image = options.image ?? layOutSave({ ...this.#request, layers: captured });
     const admitted = this.#admit(image.totalBytes);
     if (typeof admitted !== 'string') {
       this.#fill(admitted, image);
@@ -125,24 +145,6 @@ class Placement {
     this.#session.underPending('save.drop', () => {
       space.dropBytes(ref.item);
       space.free(ref.item);
-    });
-  }
-
-  #layout(layers: readonly LayerState[]): ImageLayout {
-    const { tokenCount, key, options } = this.#request;
-    const { block, blockSize = 0 } = options;
-    const tokens = block?.tokens ?? new Uint32Array(0);
-    return layoutImage({
-      part: 'state',
-      blockHash: block?.hash ?? keyToHex(key),
-      parentHash: block?.parent ?? '',
-      start: tokenCount - tokens.length,
-      end: tokenCount,
-      // 0: no chain of blocks. A file must not state a size that its reader refuses.
-      blockSize: Number.isSafeInteger(blockSize) && blockSize > 0 ? blockSize : 0,
-      tokens,
-      fingerprint: block?.fingerprint ?? '',
-      layers,
     });
   }
 

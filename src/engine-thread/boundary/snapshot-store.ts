@@ -7,7 +7,7 @@
  */
 
 import { dirname, join } from 'node:path';
-import { layersFromImage, PagedBytes, parseImageHeader, verifyImage } from '../../shared/blocks/image.ts';
+import { type ImageLayout, layersFromImage, PagedBytes, parseImageHeader, verifyImage } from '../../shared/blocks/image.ts';
 import { type MissReason, TidemarkError } from '../../shared/errors.ts';
 import { errnoOf, Files } from '../../shared/files.ts';
 import type { LayerState } from '../../shared/layer-state.ts';
@@ -21,7 +21,7 @@ import { stagedPath } from '../../shared/staging.ts';
 import type { StateCodec } from '../../shared/state-codecs.ts';
 import type { Compaction } from './compaction.ts';
 import type { StatePipeline } from './prepare.ts';
-import { type SaveOptions, type SaveResult, save } from './save.ts';
+import { layOutSave, type SaveOptions, type SaveResult, save } from './save.ts';
 import { decodeStates } from './state-codec/decode.ts';
 import { StateEncoder } from './state-codec/encode.ts';
 
@@ -81,6 +81,16 @@ export class BoundarySnapshotStore {
     } finally {
       options.reservation?.release();
     }
+  }
+
+  /**
+   * The file that `save` of the same layers and options will fill, for its option `image`. The layers need not be computed
+   * yet. Throws what is wrong with them.
+   */
+  layOut(requestId: string, tokenCount: number, layers: readonly LayerState[], options: SaveOptions): ImageLayout {
+    const key = this.#key(requestId);
+    if (key === null) throw new TidemarkError('INVALID_ARGUMENT', `a request id is a non-empty string, got ${String(requestId)}`);
+    return layOutSave({ key, tokenCount, layers, options, pipeline: this.#pipeline });
   }
 
   /** The layers as saved: from memory while they wait for the disk, else from the staged file, every byte verified. */

@@ -6,7 +6,8 @@
  * where str(s) = u32le(byte length) ‖ UTF-8 bytes. A block of fewer tokens than the block size (prompt and message
  * ends) hashes its own length, so it never equals the full block that starts with the same tokens.
  */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
+import { endianness } from 'node:os';
 
 const TAG = Buffer.from('tidemark-block-v1', 'ascii');
 
@@ -29,8 +30,11 @@ function lengthPrefixed(text: string): Buffer {
   return Buffer.concat([u32(bytes.length), bytes]);
 }
 
-/** Token ids as little-endian bytes, on any machine. */
+const LITTLE_ENDIAN = endianness() === 'LE';
+
+/** Token ids as little-endian bytes, on any machine. May share the memory of `tokens`: read it at once. */
 export function tokenBytes(tokens: Uint32Array): Uint8Array {
+  if (LITTLE_ENDIAN) return new Uint8Array(tokens.buffer, tokens.byteOffset, tokens.byteLength);
   const bytes = new Uint8Array(tokens.length * 4);
   const view = new DataView(bytes.buffer);
   for (let i = 0; i < tokens.length; i += 1) view.setUint32(i * 4, tokens[i]!, true);
@@ -61,14 +65,7 @@ export class ChainHasher {
   block(parent: string, tokens: Uint32Array): string {
     const parentBytes = Buffer.from(parent, 'hex');
     if (parentBytes.length !== (parent === '' ? 0 : 32)) throw new RangeError(`parent must be '' or 64 hex digits, got '${parent}'`);
-    return createHash('sha256')
-      .update(this.#head)
-      .update(u32(parentBytes.length))
-      .update(parentBytes)
-      .update(u32(tokens.length))
-      .update(tokenBytes(tokens))
-      .update(this.#keys)
-      .digest('hex');
+    return hash('sha256', Buffer.concat([this.#head, u32(parentBytes.length), parentBytes, u32(tokens.length), tokenBytes(tokens), this.#keys]), 'hex');
   }
 
   /** Hashes of all full blocks of `tokens`, first to last. */

@@ -68,59 +68,70 @@ function requireSpec(spec: ImageSpec): void {
 export function layoutImage(spec: ImageSpec): ImageLayout {
   requireSpec(spec);
   const { json, tensors } = encodeLayers(spec.layers);
-  const metadata: Record<string, string> = {
-    'tm.format': FORMAT_VERSION,
-    'tm.part': spec.part,
-    'tm.block': spec.blockHash,
-    'tm.parent': spec.parentHash,
-    'tm.start': String(spec.start),
-    'tm.end': String(spec.end),
-    'tm.block_size': String(spec.blockSize),
-    'tm.tokens': Buffer.from(tokenBytes(spec.tokens)).toString('base64'),
-    'tm.fingerprint': spec.fingerprint,
-    'tm.layers': json,
-  };
-  const entries: Record<string, unknown> = { __metadata__: metadata };
+  const text = new HeaderText();
+  text.add(
+    `{"__metadata__":{"tm.format":"${FORMAT_VERSION}","tm.part":"${spec.part}","tm.block":"${spec.blockHash}","tm.parent":"${spec.parentHash}",` +
+      `"tm.start":"${spec.start}","tm.end":"${spec.end}","tm.block_size":"${spec.blockSize}","tm.tokens":"${Buffer.from(tokenBytes(spec.tokens)).toString('base64')}",` +
+      `"tm.fingerprint":${JSON.stringify(spec.fingerprint)},"tm.layers":${JSON.stringify(json)}`,
+  );
+  for (const { name } of tensors) text.addDigits(`,"tm.sum.${name}":"`);
+  text.addDigits(',"tm.header":"');
+  text.add('}');
   let at = 0;
   for (const { name, storedDtype, source } of tensors) {
-    const expected = source.shape.reduce((product, extent) => product * extent, 1) * DTYPE_BYTES[source.dtype];
-    if (expected !== source.byteLength)
-      throw new TidemarkError(
-        'INVALID_ARGUMENT',
-        `tensor ${name} of shape [${source.shape}] and type ${source.dtype} must have ${expected} bytes, got ${source.byteLength}`,
-      );
-    metadata[`tm.sum.${name}`] = ZERO_DIGITS;
-    entries[name] = { dtype: storedDtype, shape: source.shape, data_offsets: [at, at + source.byteLength] };
-    at += source.byteLength;
+    const { shape, dtype, byteLength } = source;
+    const expected = shape.reduce((product, extent) => product * extent, DTYPE_BYTES[dtype]);
+    if (expected !== byteLength)
+      throw new TidemarkError('INVALID_ARGUMENT', `tensor ${name} of shape [${shape}] and type ${dtype} must have ${expected} bytes, got ${byteLength}`);
+    text.add(`,"${name}":{"dtype":"${storedDtype}","shape":[${shape.join(',')}],"data_offsets":[${at},${at + byteLength}]}`);
+    at += byteLength;
   }
-  metadata['tm.header'] = ZERO_DIGITS;
+  text.add('}');
 
-  const text = Buffer.from(JSON.stringify(entries), 'utf8');
-  const header = new Uint8Array(8 + Math.ceil(text.length / 8) * 8).fill(0x20);
-  new DataView(header.buffer).setBigUint64(0, BigInt(header.length - 8), true);
-  header.set(text, 8);
-
+  const { header, digits } = text.encode();
   let dataStart = header.length;
-  let searchFrom = 0;
-  const placed = tensors.map(({ name, source }): ImageTensor => {
-    const sumOffset = digitsOffset(header, `tm.sum.${name}`, searchFrom);
-    searchFrom = sumOffset;
+  const placed = tensors.map(({ name, source }, i): ImageTensor => {
     const offset = dataStart;
     dataStart += source.byteLength;
-    return { name, offset, byteLength: source.byteLength, source, sumOffset };
+    return { name, offset, byteLength: source.byteLength, source, sumOffset: digits[i]! };
   });
-  return { header, totalBytes: header.length + at, tensors: placed, headerSumOffset: digitsOffset(header, 'tm.header', searchFrom) };
+  return { header, totalBytes: header.length + at, tensors: placed, headerSumOffset: digits.at(-1)! };
+}
+
+/** The header's JSON as it grows, and where in it checksum digits go. Names of tensors are plain ASCII by construction. */
+class HeaderText {
+  #text = '';
+  readonly #digits: number[] = [];
+
+  add(json: string): void {
+    this.#text += json;
+  }
+
+  /** `before` ends with the opening quote of the digits. */
+  addDigits(before: string): void {
+    this.#text += before;
+    this.#digits.push(this.#text.length);
+    this.#text += `${ZERO_DIGITS}"`;
+  }
+
+  /** Length prefix, JSON, padding; digit places in bytes from the start. */
+  encode(): { header: Uint8Array; digits: number[] } {
+    const text = this.#text;
+    const bytes = Buffer.byteLength(text);
+    const header = Buffer.alloc(8 + Math.ceil(bytes / 8) * 8, 0x20);
+    header.writeBigUInt64LE(BigInt(header.length - 8), 0);
+    header.write(text, 8);
+    // Characters and bytes differ only where a class or a fingerprint has letters beyond ASCII.
+    const place = bytes === text.length ? (at: number) => 8 + at : (at: number) => 8 + Buffer.byteLength(text.slice(0, at));
+    return { header, digits: this.#digits.map(place) };
+  }
 }
 
 /** Copies header and payloads to where the file will be written from, slice by slice into the pages given. */
 export function fillImage(layout: ImageLayout, target: PagedBytes): void {
   target.write(0, layout.header);
-  for (const tensor of layout.tensors) {
-    let from = 0;
-    for (const segment of target.segments(tensor.offset, tensor.offset + tensor.byteLength)) {
-      tensor.source.copyTo(segment, from);
-      from += segment.length;
-    }
+  for (const { offset, byteLength, source } of layout.tensors) {
+    target.each(offset, offset + byteLength, (page, at, length, from) => source.copyTo(page.subarray(at, at + length), from));
   }
 }
 

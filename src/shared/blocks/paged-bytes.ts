@@ -32,6 +32,18 @@ export class PagedBytes {
     }
   }
 
+  /** Visits the pages that hold bytes [from, to), in order: `length` bytes at `at` of `page` are those from `done` on. */
+  each(from: number, to: number, visit: (page: Uint8Array, at: number, length: number, done: number) => void): void {
+    if (from < 0 || to > this.byteLength || from > to) throw new RangeError(`bytes [${from}, ${to}) lie outside a run of ${this.byteLength}`);
+    for (let at = from; at < to; ) {
+      const page = Math.floor(at / this.#pageBytes);
+      const offset = at - page * this.#pageBytes;
+      const length = Math.min(this.#pageBytes - offset, to - at);
+      visit(this.#pages[page]!, offset, length, at - from);
+      at += length;
+    }
+  }
+
   /** Copies bytes [from, from + target.length) out. */
   read(from: number, target: Uint8Array): void {
     let done = 0;

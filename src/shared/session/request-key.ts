@@ -13,12 +13,20 @@ const MAX_TOKENS = 0x7fffffff;
 /** Request ids are non-empty strings; anything else has no key. */
 export function requestKey(requestId: unknown): RequestKey | null {
   if (typeof requestId !== 'string' || requestId === '') return null;
-  return keyFromBytes(createHash('sha256').update(requestId, 'utf8').digest());
+  if (last?.id === requestId) return last.key;
+  const key = keyFromBytes(createHash('sha256').update(requestId, 'utf8').digest());
+  last = { id: requestId, key };
+  return key;
 }
+
+/** A boundary asks for its request's key several times in a row. */
+let last: { readonly id: string; readonly key: RequestKey } | null = null;
 
 export function keyFromBytes(bytes: Uint8Array): RequestKey {
   const view = new DataView(bytes.buffer, bytes.byteOffset, KEY_WORDS * 4);
-  return Int32Array.from({ length: KEY_WORDS }, (_, i) => view.getInt32(i * 4, true));
+  const key = new Int32Array(KEY_WORDS);
+  for (let i = 0; i < KEY_WORDS; i++) key[i] = view.getInt32(i * 4, true);
+  return key;
 }
 
 /** 64 lower-case hex digits: the name of the request's staging folder. */
