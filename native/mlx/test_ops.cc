@@ -6,6 +6,7 @@
 
 #include "groups.h"
 #include "mlx/backend/cpu/encoder.h"
+#include "mlx/io.h"
 #include "mlx/primitives.h"
 
 namespace tidemark {
@@ -49,6 +50,8 @@ void bindTestOps(Binder& b) {
   b.def("testDelay", [](const mx::array& a, int ms, mx::Stream s) { return misbehave(a, Fault::delay, ms, s); });
   // The calling thread itself sits in native code, where it can neither be interrupted nor terminated.
   b.def("testBlock", [](Call&, int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); });
+  // One tensor of a file through MLX's own loader, which reads it when it is evaluated.
+  b.def("testLoadSafetensors", [](std::string path, std::string name, mx::Stream s) { return mx::load_safetensors(path, s).first.at(name); });
   b.def("testThrow", [](Call&, std::string text) { throw std::runtime_error(text); });
 }
 

@@ -4,6 +4,7 @@
 import { resolve } from 'node:path';
 import type { CacheOptions, EngineOptions, RequestOptions } from '../host/api.ts';
 import { defaultCacheDir } from '../host/default-cache-dir.ts';
+import { STATE_CODECS } from '../shared/state-codecs.ts';
 import { UsageError } from './command-error.ts';
 import type { OptionTable, Values } from './options.ts';
 
@@ -49,6 +50,12 @@ export const CACHE_OPTIONS = {
     defaultText: 'boundary',
   },
   salt: { type: 'text', value: 'TEXT', help: 'only requests with the same salt share blocks' },
+  'state-codec': {
+    type: 'choice',
+    choices: STATE_CODECS,
+    help: 'how recurrent state is stored; any but fp32 takes less room and is not exact',
+    defaultText: 'fp32',
+  },
 } as const satisfies OptionTable;
 
 export const SAMPLING_OPTIONS = {
@@ -113,6 +120,7 @@ function cacheOptions(verb: string, values: CacheValues): CacheOptions | false {
     blockSize: values['block-size'],
     persist: values.persist,
     salt: values.salt,
+    stateCodec: values['state-codec'],
   });
 }
 

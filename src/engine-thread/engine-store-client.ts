@@ -48,7 +48,8 @@ export class EngineStoreClient {
     this.#model = model;
     const loops = new HubControl(init.memory.hub);
     this.#session = attachSession(init.memory, self, { post: (mail) => init.hubPort.postMessage(mail) });
-    this.#snapshots = new BoundarySnapshotStore(this.#session);
+    const { compaction } = model.causal;
+    this.#snapshots = new BoundarySnapshotStore(this.#session, { stateCodec: init.stateCodec, warn, ...(compaction === undefined ? {} : { compaction }) });
     this.#restores = new RestoreClient(init.memory.restore, this.#session.storeBell, { workerIsAlive: () => loops.store.state !== 'returned' });
     this.#reader = new IndexReader(
       init.cacheDir,
@@ -57,8 +58,7 @@ export class EngineStoreClient {
     );
     this.#identity = {
       fingerprint: model.fingerprint,
-      // The numerics class: what changes the bits of a forward pass. The salt keeps tenants apart.
-      extraKeys: [`device:${model.device}`, `mlx:${mlxVersion()}`, `compute:${model.compute}`, ...(init.salt === '' ? [] : [`salt:${init.salt}`])],
+      extraKeys: extraKeys(init, model),
     };
     this.#hasher = new ChainHasher(this.#identity);
     this.#sink = {
@@ -161,7 +161,7 @@ export class EngineStoreClient {
     }
     try {
       if (block.state !== null) {
-        const options = { ...this.#saveOptions(block), mayWait, ...(prepared?.stateImage ? { image: prepared.stateImage } : {}) };
+        const options = { ...this.#saveOptions(block), mayWait, onCopied: block.stateCopied, ...(prepared?.stateImage ? { image: prepared.stateImage } : {}) };
         const saved = this.#snapshots.save(block.requestId, block.end, block.state, options);
         if (!saved.ok) return saved.reason === 'failed' ? 'backpressure' : saved.reason;
       }
@@ -199,6 +199,15 @@ class Prepared implements PreparedBlock {
   release(): void {
     this.reservation?.release();
   }
+}
+
+/** What changes the bits of a forward pass or of what is stored of it. The salt keeps tenants apart. */
+function extraKeys({ salt, stateCodec }: EngineStoreInit, model: EngineModel): string[] {
+  const keys = [`device:${model.device}`, `mlx:${mlxVersion()}`, `compute:${model.compute}`];
+  if (salt !== '') keys.push(`salt:${salt}`);
+  // A state that was rounded must never be taken for one that was not.
+  if (stateCodec !== 'fp32' && model.hasFixedState) keys.push(`state:${stateCodec}`);
+  return keys;
 }
 
 /** Two requests of one session may carry the same id (an app's choice): staging must not mix them. */

@@ -4,8 +4,10 @@
  * Units: token counts are integers, bytes are bytes, times are milliseconds unless a name says otherwise.
  */
 import type { ErrorCode, MissReason } from '../shared/errors.ts';
+import type { StateCodec } from '../shared/state-codecs.ts';
 
 export type Device = 'auto' | 'cpu' | 'gpu';
+export type { StateCodec };
 export type Persist = 'boundary' | 'finish' | 'off';
 
 export interface CacheOptions {
@@ -25,6 +27,12 @@ export interface CacheOptions {
   restoreDeadlineMs?: number | 'auto';
   /** Separates tenants: only requests with the same salt share blocks. */
   salt?: string;
+  /**
+   * How the float32 recurrent state of hybrid models is stored: 'fp32' (default) as it is, 'bf16' in half the bytes, 'int8'
+   * and 'rotated-int8' in about a quarter, 'rotated-int16' in half with far less loss than 'bf16'. With any but 'fp32' a
+   * restored run is close to the run that wrote the state, not equal to it.
+   */
+  stateCodec?: StateCodec;
 }
 
 export interface EngineOptions {
@@ -178,6 +186,8 @@ export interface EngineStats {
     peakPendingBytes: number;
     backpressureMs: number;
     bytesWritten: number;
+    /** State tensors stored as float32 because `stateCodec` does not fit their width. */
+    codecFallbacks: number;
     bytesRestored: number;
     hits: number;
     misses: Record<string, number>;

@@ -41,8 +41,8 @@ export class EngineStore {
   engineInit(): EngineStoreInit | null {
     if (this.#attached === null) return null;
     const { hub, memory, hubPort } = this.#attached;
-    const { blockSize, restoreDeadlineMs, salt } = this.#options;
-    return { memory, cacheDir: hub.dir, mode: hub.mode, hubPort, blockSize, restoreDeadlineMs, salt };
+    const { blockSize, restoreDeadlineMs, salt, stateCodec } = this.#options;
+    return { memory, cacheDir: hub.dir, mode: hub.mode, hubPort, blockSize, restoreDeadlineMs, salt, stateCodec };
   }
 
   /** From now on the engine hears what the store has to say, first of all what it has said so far. */
@@ -60,7 +60,7 @@ export class EngineStore {
   stats(): StoreFigures {
     if (this.#attached !== null) return this.#attached.figures();
     const none = { captured: 0, coalesced: 0, written: 0, durable: 0, superseded: 0, evicted: 0, dropped: {}, failed: 0, pending: 0 };
-    return { boundaries: none, pendingBytes: 0, peakPendingBytes: 0, backpressureMs: 0, bytesWritten: 0 };
+    return { boundaries: none, pendingBytes: 0, peakPendingBytes: 0, backpressureMs: 0, bytesWritten: 0, codecFallbacks: 0 };
   }
 
   async flush(deadlineMs: number): Promise<void> {

@@ -149,6 +149,7 @@ export class EngineHost extends EventEmitter implements Engine {
         peakPendingBytes: store?.peakPendingBytes ?? 0,
         backpressureMs: store?.backpressureMs ?? 0,
         bytesWritten: store?.bytesWritten ?? 0,
+        codecFallbacks: store?.codecFallbacks ?? 0,
         bytesRestored: c.get('bytesRestored'),
         hits: c.get('hits'),
         misses: c.misses(),

@@ -34,7 +34,7 @@ export interface StoreSessionOptions {
   limits: Partial<SessionLimits>;
 }
 
-export type StoreFigures = Pick<EngineStats['store'], 'pendingBytes' | 'peakPendingBytes' | 'backpressureMs' | 'bytesWritten'> &
+export type StoreFigures = Pick<EngineStats['store'], 'pendingBytes' | 'peakPendingBytes' | 'backpressureMs' | 'bytesWritten' | 'codecFallbacks'> &
   Pick<EngineStats, 'boundaries'>;
 
 export class StoreSession {
@@ -86,6 +86,7 @@ export class StoreSession {
       peakPendingBytes: pending.peak,
       backpressureMs: pending.backpressureMs,
       bytesWritten: pending.bytesWritten,
+      codecFallbacks: this.session.codecFallbacks,
     };
   }
 

@@ -7,6 +7,7 @@ import { validateSampling } from '../engine-thread/text/sampling.ts';
 import { validateStopStrings } from '../engine-thread/text/stop-strings.ts';
 import type { ResolvedEngineOptions } from '../shared/engine-protocol.ts';
 import { TidemarkError } from '../shared/errors.ts';
+import { STATE_CODECS } from '../shared/state-codecs.ts';
 import type { EngineOptions, PromptInput, RequestOptions } from './api.ts';
 import { defaultCacheDir } from './default-cache-dir.ts';
 
@@ -65,7 +66,7 @@ function defaultThreads(): number {
 }
 
 const ENGINE_KEYS = ['model', 'cache', 'device', 'compute', 'prefillChunk', 'maxContext', 'maxNumSeqs', 'maxQueue', 'maxUnreadChunks', 'onProgress', 'threads'];
-const CACHE_KEYS = ['dir', 'maxBytes', 'blockSize', 'persist', 'pendingMaxBytes', 'overflow', 'restoreDeadlineMs', 'salt'];
+const CACHE_KEYS = ['dir', 'maxBytes', 'blockSize', 'persist', 'pendingMaxBytes', 'overflow', 'restoreDeadlineMs', 'salt', 'stateCodec'];
 
 export function resolveEngineOptions(options: EngineOptions): { engine: ResolvedEngineOptions; cache: ResolvedCacheOptions | null; maxQueue: number } {
   record('options', options);
@@ -96,6 +97,7 @@ export function resolveEngineOptions(options: EngineOptions): { engine: Resolved
     blockSize,
     restoreDeadlineMs: deadline,
     salt,
+    stateCodec: oneOf('options.cache.stateCodec', cache?.stateCodec ?? 'fp32', STATE_CODECS),
   };
   const maxQueue = integer('options.maxQueue', options.maxQueue ?? 256, 1, 65_536);
   if (cache === null) return { engine, cache: null, maxQueue };

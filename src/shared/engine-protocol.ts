@@ -8,6 +8,7 @@ import type { MissReason, WireError } from './errors.ts';
 import type { ProcessShared } from './process-shared.ts';
 import type { RequestRef } from './request-table.ts';
 import type { SessionMemory } from './session/index.ts';
+import type { StateCodec } from './state-codecs.ts';
 import type { StoreMode } from './worker-init.ts';
 
 /** Options after validation: every default filled in. */
@@ -25,6 +26,7 @@ export interface ResolvedEngineOptions {
   blockSize: number;
   restoreDeadlineMs: number | 'auto';
   salt: string;
+  stateCodec: StateCodec;
 }
 
 export interface WireRequest {
@@ -140,6 +142,7 @@ export interface EngineStoreInit {
   blockSize: number;
   restoreDeadlineMs: number | 'auto';
   salt: string;
+  stateCodec: StateCodec;
 }
 
 /** Methods that the engine thread exposes through Comlink. They return records, since errors lose their class on the way. */

@@ -6,8 +6,9 @@
 import { statSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
 import { compactElements, compactPools } from '../../dist/engine-thread/boundary/compaction.js';
-import { joinStates, needsEarlier } from '../../dist/engine-thread/boundary/join-states.js';
+import { joinStates } from '../../dist/engine-thread/boundary/join-states.js';
 import { unitBytes } from '../../dist/engine-thread/boundary/publish.js';
+import { needsEarlier } from '../../dist/shared/blocks/layer-tree.js';
 import type { LayerState } from '../../dist/shared/layer-state.js';
 import { watchLeaks } from '../helpers/leaks.ts';
 import { runSeed, seeded } from '../helpers/seed.ts';

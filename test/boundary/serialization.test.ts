@@ -172,6 +172,32 @@ describe('serialization', () => {
     await f.close();
   });
 
+  it('[B34] a layer that stands at another token, or has a part that does, is not stored under this one', async () => {
+    const f = await startStore();
+    const t = tensor('U8', [2], Uint8Array.of(1, 2));
+    const parts = (offset?: number) => [
+      { className: 'RotatingKVCache', meta: [] },
+      { className: 'PoolingCache', meta: [], ...(offset === undefined ? {} : { offset }) },
+    ];
+    const composite = (offset?: number) => ({ ...layer([[t], [t]], 'CacheList'), parts: parts(offset) });
+    for (const [what, layers] of [
+      ['the layer itself', [layer([t]), { ...layer([t]), offset: 1023 }]],
+      ['a part of it', [layer([t]), composite(1025)]],
+      ['a layer that is cut by token', [{ className: 'KVCache', stored: 'none', meta: [], elements: [], offset: 1000 }, layer([t])]],
+    ] as const) {
+      const saved = f.store.save('r', 1024, toLayers(layers as never));
+      expect(saved, what).toMatchObject({ ok: false, reason: 'offset' });
+      expect(f.store.has('r', 1024), what).toBe(false);
+    }
+    expect(f.session.ledger.read()).toMatchObject({ captured: 3, dropped: { offset: 3 } });
+    // The offset itself is not stored: where layers agree it is the boundary's token count.
+    const agreeing = [layer([t]), { ...layer([t]), offset: 1024 }, composite(1024)];
+    expect(f.store.save('r', 1024, toLayers(agreeing))).toMatchObject({ ok: true });
+    await f.settled();
+    expect(fromLayers(f.store.load('r', 1024).layers)).toEqual([layer([t]), layer([t]), composite()]);
+    await f.close();
+  });
+
   it('a state of several pages, and one larger than the cap, come back whole', async () => {
     const f = await startStore({ pendingMaxBytes: 100_000 });
     const random = seeded('large');

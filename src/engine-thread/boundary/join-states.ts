@@ -10,11 +10,6 @@ import { elementAt, replaceAt } from './compaction.ts';
 
 export type JoinedStates = { readonly ok: true; readonly layers: LayerState[] } | { readonly ok: false; readonly reason: MissReason; readonly detail: string };
 
-/** Whether the state holds rows that continue those of the block before it. */
-export function needsEarlier(state: readonly Pick<LayerState, 'rows'>[]): boolean {
-  return state.some(({ rows }) => rows?.some(({ start }) => start > 0) === true);
-}
-
 /**
  * @param states of consecutive blocks, the last one at `tokenCount`; blocks before the first row that is needed may be absent
  */

@@ -34,6 +34,8 @@ export interface CapturedBlock {
   kv: LayerState[];
   /** Layers captured whole; null when the model has none or the block carries no state. */
   state: LayerState[] | null;
+  /** To be called when the state's bytes are copied: its arrays are let go before anybody waits. */
+  stateCopied: () => void;
 }
 
 /** What a sink has done for a block before its bytes were there. Used up by `put`, or released. */
@@ -248,6 +250,7 @@ export class BoundaryRecorder {
       tokens: ids,
       kv: kv.map((capture) => capture.toLayerState()),
       state: state?.map((capture) => capture.toLayerState()) ?? null,
+      stateCopied: () => releaseAll(state ?? []),
     };
     return draft.block;
   }
@@ -288,5 +291,9 @@ function tensorsOf(draft: Draft): Tensor[] {
 
 function release(draft: Draft): void {
   draft.prepared?.release();
-  for (const capture of capturesOf(draft)) capture.release();
+  releaseAll(capturesOf(draft));
+}
+
+function releaseAll(captures: readonly PendingCapture[]): void {
+  for (const capture of captures) capture.release();
 }

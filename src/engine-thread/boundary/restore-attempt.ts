@@ -5,7 +5,7 @@
  * Engine thread only. Parts arrive in the session's restore region (shared memory), are copied into MLX arrays at
  * once and given back, so that a long prefix needs no more shared memory than a short one.
  */
-import { type MissReason, TidemarkError } from '../../shared/errors.ts';
+import { MISS_REASONS, type MissReason, TidemarkError } from '../../shared/errors.ts';
 import type { LayerCache } from '../cache/layer-cache.ts';
 import type { RestoreTicket } from './restore.ts';
 import type { RestoreBuilder } from './restore-builder.ts';
@@ -59,7 +59,7 @@ export class RestoreAttempt {
           try {
             this.#bytes += this.#builder!.add(next);
           } catch (error) {
-            return this.#end(miss('failed', error instanceof TidemarkError ? error.message : String(error)));
+            return this.#end(refusal(error));
           } finally {
             next.release();
           }
@@ -87,7 +87,7 @@ export class RestoreAttempt {
       return this.#end(outcome);
     } catch (error) {
       // A state that the model refuses is a miss like any other; the live caches were never touched.
-      return this.#end(miss('failed', error instanceof TidemarkError ? error.message : String(error)));
+      return this.#end(refusal(error));
     }
   }
 
@@ -96,6 +96,12 @@ export class RestoreAttempt {
     this.cancel();
     return outcome;
   }
+}
+
+/** What was read but is not accepted: for the reason that the error states, else 'failed'. */
+function refusal(error: unknown): RestoreOutcome {
+  if (!(error instanceof TidemarkError)) return miss('failed', String(error));
+  return miss(MISS_REASONS.find((reason) => reason === error.details.missReason) ?? 'failed', error.message);
 }
 
 function miss(reason: MissReason, detail: string): RestoreOutcome {

@@ -73,7 +73,7 @@ export class ArraysCache implements LayerCache {
     if (to !== this.offset || !(from >= 0 && from < to)) throw offsetError(this.className, `exactly ${to}, from ${from}`, this.offset);
     // Shares the buffer where it is row-contiguous: updates make new tensors and never write into one that is held.
     const arrays = this.#arrays.map((t) => (t === null ? null : mx.contiguous(t, s)));
-    return new PendingCapture(this.className, 'whole', undefined, [to], arrays);
+    return new PendingCapture(this.className, 'whole', undefined, [to], arrays, { offset: this.offset });
   }
 
   clone(s: Stream): ArraysCache {

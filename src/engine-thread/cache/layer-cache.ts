@@ -55,6 +55,9 @@ export interface LayerCache {
 /** Where one element of a captured state is read from: a tensor that the capture owns, or bytes read in place. */
 export type CaptureElement = Tensor | TensorBytes | null;
 
+/** What a capture knows besides: the layer's own token count, compared once more when it is saved. */
+export type CaptureFacts = Pick<LayerState, 'offset'>;
+
 /** A capture between describing and reading: evaluate `tensors()`, then `toLayerState()`, copy, then `release()`. */
 export class PendingCapture {
   readonly className: string;
@@ -62,14 +65,23 @@ export class PendingCapture {
   readonly #range: LayerState['range'];
   readonly #meta: LayerState['meta'];
   readonly #elements: CaptureElement[];
+  readonly #facts: CaptureFacts;
 
   /** @param elements tensors among them belong to this object from now on */
-  constructor(className: string, stored: LayerState['stored'], range: LayerState['range'], meta: LayerState['meta'], elements: CaptureElement[]) {
+  constructor(
+    className: string,
+    stored: LayerState['stored'],
+    range: LayerState['range'],
+    meta: LayerState['meta'],
+    elements: CaptureElement[],
+    facts: CaptureFacts = {},
+  ) {
     this.className = className;
     this.#stored = stored;
     this.#range = range;
     this.#meta = meta;
     this.#elements = elements;
+    this.#facts = facts;
     for (const element of elements) if (typeof element === 'number') mx.retain(element);
   }
 
@@ -94,7 +106,7 @@ export class PendingCapture {
   /** The state with `copyTo` reading MLX's buffers: valid after evaluation, until `release`. */
   toLayerState(): LayerState {
     const elements = this.#elements.map((element) => (typeof element === 'number' ? tensorBytes(element) : element));
-    const state = { className: this.className, stored: this.#stored, meta: this.#meta, elements };
+    const state = { className: this.className, stored: this.#stored, meta: this.#meta, elements, ...this.#facts };
     return this.#range === undefined ? state : { ...state, range: this.#range };
   }
 

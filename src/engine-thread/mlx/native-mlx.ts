@@ -235,5 +235,6 @@ export interface NativeMlx
   testFailOnStream?(a: Tensor, s: Stream): Tensor;
   testDelay?(a: Tensor, ms: number, s: Stream): Tensor;
   testBlock?(ms: number): void;
+  testLoadSafetensors?(path: string, name: string, s: Stream): Tensor;
   testThrow?(text: string): void;
 }

@@ -1,4 +1,5 @@
 /** What the engine sees of a model, whatever its family. */
+import type { Compaction } from '../boundary/compaction.ts';
 import type { LayerCache } from '../cache/layer-cache.ts';
 import type { Device, Dtype, Stream, Tensor } from '../mlx/types.ts';
 
@@ -26,6 +27,8 @@ export interface CausalModel {
   readonly info: ModelInfo;
   /** What was odd about the folder and did not keep the model from loading, for people. */
   readonly warnings: readonly string[];
+  /** Of families whose state has append-only elements besides pools: cuts them down to a block's rows when they are stored. */
+  readonly compaction?: Compaction;
   /** Fresh caches for one sequence, one per layer. */
   makeCaches(): LayerCache[];
   /**

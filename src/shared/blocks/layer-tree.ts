@@ -44,6 +44,11 @@ export interface NamedTensor {
   readonly source: TensorBytes;
 }
 
+/** Whether the state holds rows that continue those of the block before it. Takes layers, or what `tm.layers` holds of them. */
+export function needsEarlier(state: readonly Pick<LayerState, 'rows'>[]): boolean {
+  return state.some(({ rows }) => rows?.some(({ start }) => start > 0) === true);
+}
+
 function encodeNumber(value: number): JsonNumber {
   return Number.isFinite(value) && !Object.is(value, -0) ? value : { n: Object.is(value, -0) ? '-0' : String(value) };
 }
