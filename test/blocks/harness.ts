@@ -17,7 +17,7 @@ import type { LayerState } from '../../src/shared/layer-state.ts';
 import { HubControl } from '../../src/shared/loop-control.ts';
 import { Mailbox } from '../../src/shared/mailbox.ts';
 import { createProcessShared } from '../../src/shared/process-shared.ts';
-import { attachSession, createSessionMemory, requestKey, type Session } from '../../src/shared/session/index.ts';
+import { attachSession, createSessionMemory, requestKey, type Session, sumOfStates } from '../../src/shared/session/index.ts';
 import { FILE_STATE, RECORD } from '../../src/shared/session/registry.ts';
 import { ensureStagingRoot, requestFolder, stagedPath } from '../../src/shared/staging.ts';
 import { ThreadTable } from '../../src/shared/sync/thread-table.ts';
@@ -195,6 +195,8 @@ export class Harness {
       self.leave();
       port1.close();
     }
+    const figures = this.session.ledger.read();
+    if (sumOfStates(figures) !== figures.captured) throw new Error(`the states of the ledger do not add up: ${JSON.stringify(figures)}`);
   }
 
   begin(tokens: Uint32Array, options: Partial<RestoreOptions> = {}): RestoreTicket {

@@ -203,6 +203,10 @@ export class StoreFixture {
   /** Ends the writer and lets go of the sessions. */
   async close(): Promise<void> {
     await this.stop();
+    for (const memory of this.memories) {
+      const figures = attachSession(memory, this.#self).ledger.read();
+      expect(sumOfStates(figures), 'states of the ledger').toBe(figures.captured);
+    }
     for (const fd of this.#locks.splice(0)) core.flockRelease(fd);
   }
 
