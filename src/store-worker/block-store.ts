@@ -189,6 +189,15 @@ export class BlockStore {
     return done;
   }
 
+  /** Whether the states of a block and of all before it are stored. */
+  statesWhole(hash: string): boolean {
+    return this.withIndex((index) => {
+      let row = index.get(hash);
+      while (row !== null && row.stateBytes > 0 && row.parent !== '') row = index.get(row.parent);
+      return row !== null && row.stateBytes > 0;
+    });
+  }
+
   /** The chain of `hash`, root first, as far as the index knows it. */
   chainOf(hash: string): string[] {
     return this.withIndex((index) => {

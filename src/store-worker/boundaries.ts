@@ -13,6 +13,8 @@ export interface Boundary {
   readonly tokenCount: number;
   /** The ledger it is counted in, and the state it has there now; null when it was settled elsewhere. */
   readonly ledger: { readonly session: Session; readonly state: 'pending' | 'written' } | null;
+  /** Of a boundary whose state goes on from those of the blocks before: whether all it needs is there by now. */
+  readonly whole?: () => boolean;
 }
 
 export class Boundaries {
@@ -42,10 +44,20 @@ export class Boundaries {
   /** These chains have become whole. */
   chained(blocks: readonly string[]): void {
     for (const block of blocks) {
-      const waiting = this.#waiting.get(block) ?? [];
-      this.#waiting.delete(block);
-      for (const boundary of waiting) this.durable(block, boundary);
+      this.#settle(block, this.#waiting.get(block) ?? []);
     }
+  }
+
+  /** A state was published: boundaries that go on from it look again. */
+  statesArrived(): void {
+    for (const [block, waiting] of [...this.#waiting]) if (waiting.some(({ whole }) => whole !== undefined)) this.#settle(block, waiting, true);
+  }
+
+  #settle(block: string, waiting: readonly Boundary[], onlyStates = false): void {
+    const rest = waiting.filter(({ whole }) => (whole === undefined ? onlyStates : !whole()));
+    if (rest.length === 0) this.#waiting.delete(block);
+    else this.#waiting.set(block, rest);
+    for (const boundary of waiting) if (!rest.includes(boundary)) this.durable(block, boundary);
   }
 
   evicted(block: string): void {

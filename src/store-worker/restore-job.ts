@@ -10,6 +10,7 @@
 import { openBlockFile } from '../shared/blocks/block-file.ts';
 import { type BlockRef, ChainLookup, type RestorePoint } from '../shared/blocks/chain-lookup.ts';
 import type { ImageMiss } from '../shared/blocks/image-parse.ts';
+import { continuesEarlier } from '../shared/blocks/layer-tree.ts';
 import type { RestoreResult } from '../shared/blocks/restore-channel.ts';
 import type { RestoreGiver } from '../shared/blocks/restore-giver.ts';
 import type { RestoreRequest } from '../shared/blocks/restore-request.ts';
@@ -40,7 +41,8 @@ export class RestoreJob {
   /** The first part that failed: why less is restored than was stored. */
   #failure: ImageMiss | null = null;
   #bytes = 0;
-  readonly #handedOver = new Set<string>();
+  /** Parts handed over; of a state, whether the blocks before hold rows of it. */
+  readonly #handedOver = new Map<string, { readonly continues: boolean }>();
   /** Blocks this restore is about to read; eviction leaves them alone. */
   readonly using = new Set<string>();
 
@@ -122,12 +124,21 @@ export class RestoreJob {
         return 'failed';
       }
     }
-    const tip = point.chain.at(-1);
-    if (!needs.state || tip === undefined) return 'ok';
-    const result = yield* this.#part('state', tip, point.chain.length - 1);
-    if (result === 'ok' || typeof result === 'string') return result;
-    this.#refuse(result, 'state', tip);
-    return 'failed';
+    return needs.state ? yield* this.#states(point) : 'ok';
+  }
+
+  /** The state at the point, and before it as many as it takes its rows from. */
+  *#states({ chain }: RestorePoint): Generator<RestoreYield, 'ok' | 'failed' | 'deadline' | 'cancelled' | 'busy', undefined> {
+    for (let i = chain.length - 1; i >= 0; i -= 1) {
+      const block = chain[i]!;
+      const result = yield* this.#part('state', block, i);
+      if (typeof result !== 'string') {
+        this.#refuse(result, 'state', block);
+        return 'failed';
+      }
+      if (result !== 'ok' || !this.#handedOver.get(`state ${block.hash}`)!.continues) return result;
+    }
+    return 'ok';
   }
 
   *#part(part: BlockPart, block: BlockRef, blockIndex: number): Generator<RestoreYield, 'ok' | 'deadline' | 'cancelled' | 'busy' | ImageMiss, undefined> {
@@ -150,7 +161,7 @@ export class RestoreJob {
       if (!image.ok) return image;
       this.#giver.publish({ part, blockIndex, start, end }, place);
       this.#bytes += file.byteLength;
-      this.#handedOver.add(key);
+      this.#handedOver.set(key, { continues: part === 'state' && continuesEarlier(image.layersJson) });
     } finally {
       file.close();
     }

@@ -8,6 +8,7 @@
 import { readImageHeader, writeSynced } from '../shared/blocks/block-file.ts';
 import { type ParsedImage, parseImageHeader, sealImage } from '../shared/blocks/image.ts';
 import { headerLength } from '../shared/blocks/image-parse.ts';
+import { continuesEarlier } from '../shared/blocks/layer-tree.ts';
 import type { PagedBytes } from '../shared/blocks/paged-bytes.ts';
 import { TidemarkError } from '../shared/errors.ts';
 import type { StoreEvent } from '../shared/events.ts';
@@ -142,12 +143,13 @@ function storeUnit(context: UnitContext, owner: UnitOwner, unit: Unit, content: 
       return;
     }
     if (persistence.failure !== null) store.revive();
-    const ready = collectParts(context, image, bytes, staged, leftOver);
+    const { ready, continues } = collectParts(context, image, bytes, staged, leftOver);
     const chained = store.publish(rowOf(image), ready);
     for (const file of ready) leftOver.delete(file.path);
     persistence.succeeded();
-    announce(context, owner, unit, needs, from);
+    announce(context, owner, unit, { ...needs, earlierStates: continues }, from);
     context.boundaries.chained(chained);
+    if (ready.some(({ part }) => part === 'state')) context.boundaries.statesArrived();
   } catch (error) {
     const { errno, message } = persistence.failed(error);
     if (errno === 'ENOSPC' || errno === 'SQLITE_FULL') store.space.invalidate();
@@ -157,8 +159,14 @@ function storeUnit(context: UnitContext, owner: UnitOwner, unit: Unit, content: 
   }
 }
 
+interface Parts {
+  readonly ready: ReadyFile[];
+  /** The state, this one or the one that is stored already, holds rows that continue those of the block before. */
+  readonly continues: boolean;
+}
+
 /** Synced files of the parts that are not stored yet. Everything made here is in `leftOver` until it is published. */
-function collectParts(context: UnitContext, image: ParsedImage, bytes: PagedBytes, staged: string | null, leftOver: Set<string>): ReadyFile[] {
+function collectParts(context: UnitContext, image: ParsedImage, bytes: PagedBytes, staged: string | null, leftOver: Set<string>): Parts {
   const { store } = context;
   const ready: ReadyFile[] = [];
   const hash = image.blockHash;
@@ -167,8 +175,9 @@ function collectParts(context: UnitContext, image: ParsedImage, bytes: PagedByte
   const stateBytes = wantsState ? (physicalSize(staged)?.bytes ?? 0) : 0;
   makeRoom(store, (wantsKv ? bytes.byteLength : 0) + stateBytes, (tip) => tip === hash || tip === image.parentHash || context.isProtected(tip));
   store.prepareFolder(hash);
-  if (wantsState) {
-    const state = readImageHeader(store.files, staged);
+  const statePath = staged ?? (store.hasPart(hash, 'state') ? store.paths.block(hash, 'state') : null);
+  const state = statePath === null ? null : readImageHeader(store.files, statePath);
+  if (wantsState && state !== null) {
     if (state.ok && state.blockHash === hash && state.part === 'state') ready.push({ part: 'state', path: staged });
     else
       context.emit({
@@ -185,11 +194,18 @@ function collectParts(context: UnitContext, image: ParsedImage, bytes: PagedByte
     leftOver.add(path);
     ready.push({ part: 'kv', path });
   }
-  return ready;
+  return { ready, continues: state?.ok === true && continuesEarlier(state.layersJson) };
+}
+
+interface RestoreNeeds {
+  readonly kv: boolean;
+  readonly state: boolean;
+  /** Also the states of the blocks before. */
+  readonly earlierStates: boolean;
 }
 
 /** Says `durable` now, or when the parents have come. A block that nobody could resume at is no boundary. */
-function announce(context: UnitContext, owner: UnitOwner, unit: Unit, needs: { kv: boolean; state: boolean }, from: 'pending' | 'written' | null): void {
+function announce(context: UnitContext, owner: UnitOwner, unit: Unit, needs: RestoreNeeds, from: 'pending' | 'written' | null): void {
   const row = context.store.row(unit.block);
   const restorable = row !== null && (!needs.kv || row.kvBytes > 0) && (!needs.state || row.stateBytes > 0);
   if (!restorable) {
@@ -202,6 +218,14 @@ function announce(context: UnitContext, owner: UnitOwner, unit: Unit, needs: { k
     tokenCount: unit.tokenCount,
     ledger: from === null ? null : { session: owner.session, state: from },
   };
-  if (!needs.kv || row.chain === 1) context.boundaries.durable(unit.block, boundary);
-  else context.boundaries.wait(unit.block, boundary);
+  const { store, boundaries } = context;
+  const chained = () => !needs.kv || store.row(unit.block)?.chain === 1;
+  if (!needs.earlierStates) {
+    if (chained()) boundaries.durable(unit.block, boundary);
+    else boundaries.wait(unit.block, boundary);
+    return;
+  }
+  const whole = () => chained() && store.statesWhole(unit.block);
+  if (whole()) boundaries.durable(unit.block, boundary);
+  else boundaries.wait(unit.block, { ...boundary, whole });
 }

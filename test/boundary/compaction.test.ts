@@ -8,7 +8,7 @@ import { describe, expect, it } from 'vitest';
 import { compactElements, compactPools } from '../../dist/engine-thread/boundary/compaction.js';
 import { joinStates } from '../../dist/engine-thread/boundary/join-states.js';
 import { unitBytes } from '../../dist/engine-thread/boundary/publish.js';
-import { needsEarlier } from '../../dist/shared/blocks/layer-tree.js';
+import { continuesEarlier, encodeLayers } from '../../dist/shared/blocks/layer-tree.js';
 import type { LayerState } from '../../dist/shared/layer-state.js';
 import { watchLeaks } from '../helpers/leaks.ts';
 import { runSeed, seeded } from '../helpers/seed.ts';
@@ -265,7 +265,7 @@ describe('compaction of append-only pools', () => {
 
   it('[B27] only states that continue earlier rows need the blocks before; one stored whole starts a chain', () => {
     const { states, wholes } = chainOf(96, 4, 16, 3);
-    expect(states.map((state) => needsEarlier(state))).toEqual([false, true, true, true, true, true]);
+    expect(states.map((state) => continuesEarlier(encodeLayers(state).json))).toEqual([false, true, true, true, true, true]);
     expect(joinStates([states[0]!], 16)).toMatchObject({ ok: true });
     expect(joinStates([wholes[2]!, ...states.slice(3)], 96)).toMatchObject({ ok: true });
     expect(joinStates([wholes[1]!, ...states.slice(3)], 96)).toMatchObject({ ok: false, reason: 'gap' });

@@ -5,6 +5,7 @@
 import { createHash } from 'node:crypto';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { describe, expect, it } from 'vitest';
+import { quantizeRows } from '../../dist/engine-thread/boundary/state-codec/quantize.js';
 import { rotationFactors } from '../../dist/engine-thread/boundary/state-codec/rotation.js';
 import { buildImage } from '../../dist/shared/blocks/image.js';
 import type { LayerState } from '../../dist/shared/layer-state.js';
@@ -151,6 +152,21 @@ describe('state codecs', () => {
     const [other] = await roundTrip(g, 1, [recurrent(tensor('F32', [2, 4], new Uint8Array(bits.buffer)))]);
     expect(other.elements[1].bytes).toEqual(new Uint8Array(rounded.buffer));
     await g.close();
+  });
+
+  it('[B30] scales, integers and signs are those of docs/format.md', () => {
+    const document = readFileSync(new URL('../../docs/format.md', import.meta.url), 'utf8').replaceAll(/\s+/g, ' ');
+    const row = Float32Array.of(1, -0.5, 0.25, 0.5);
+    const scale = new Float32Array(1);
+    const bits = () => new Uint32Array(scale.buffer)[0]!.toString(16);
+    const signs = (width: number) => Array.from(rotationFactors(width), (factor) => (factor < 0 ? '-' : '+')).join(' ');
+    const int8 = new Int8Array(4);
+    quantizeRows(row, 4, 127, false, int8, scale);
+    expect(document).toContain(`under \`int8\` has the scale \`${bits()}\` (bits) and the integers ${[...int8].join(', ')};`);
+    const int16 = new Int16Array(4);
+    quantizeRows(row, 4, 32767, true, int16, scale);
+    expect(document).toContain(`under \`rotated-int16\` the scale \`${bits()}\` and the integers ${[...int16].join(', ')}.`);
+    expect(document).toContain(`the signs of width 8 are \`${signs(8)}\`, of width 4 \`${signs(4)}\``);
   });
 
   it.each(REDUCED)('[B30] %s: any shape, long tensors read in chunks, tensors without elements, the smallest and the largest values', async (codec) => {

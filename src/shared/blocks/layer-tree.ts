@@ -44,9 +44,11 @@ export interface NamedTensor {
   readonly source: TensorBytes;
 }
 
-/** Whether the state holds rows that continue those of the block before it. Takes layers, or what `tm.layers` holds of them. */
-export function needsEarlier(state: readonly Pick<LayerState, 'rows'>[]): boolean {
-  return state.some(({ rows }) => rows?.some(({ start }) => start > 0) === true);
+/** Whether a state, by the text of its `tm.layers`, holds rows that continue those of the block before it. */
+export function continuesEarlier(layersJson: string): boolean {
+  if (!layersJson.includes('"rows"')) return false;
+  const layers = JSON.parse(layersJson) as Partial<JsonLayer>[];
+  return layers.some(({ rows }) => rows?.some(({ start }) => start > 0) === true);
 }
 
 function encodeNumber(value: number): JsonNumber {
