@@ -80,7 +80,7 @@ export class EngineCore {
         this.#self.activity('stream', `forward ${tokens.length}`, 2_000 + tokens.length * 50);
         return model.forward(tokens, caches, logits, beside);
       },
-      alone: () => this.#scheduler.size <= 1,
+      alone: () => this.#scheduler.alone,
       deliver: (message) => this.#deliver(message),
       onStepError: (error) => this.#onStepError(error),
     };

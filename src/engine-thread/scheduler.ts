@@ -13,6 +13,9 @@ export class Scheduler {
   readonly #maxRunning: number;
   readonly #queue: Sequence[] = [];
   #running: Sequence[] = [];
+  /** Those that had nothing to do when they were last asked. */
+  readonly #waiting = new Set<Sequence>();
+  #current: Sequence | null = null;
 
   constructor(maxRunning: number) {
     this.#maxRunning = maxRunning;
@@ -22,9 +25,9 @@ export class Scheduler {
     this.#queue.push(sequence);
   }
 
-  /** Sequences that run or could run now. */
-  get size(): number {
-    return this.#running.length;
+  /** True when all but the one that is being asked wait for their reader or for the store: waiting then holds nobody up. */
+  get alone(): boolean {
+    return this.#running.every((sequence) => sequence === this.#current || this.#waiting.has(sequence));
   }
 
   /** True while some sequence waits for the store: it is asked again soon, nobody will nudge for it. */
@@ -39,10 +42,14 @@ export class Scheduler {
     let worked = false;
     let ended = false;
     for (const sequence of this.#running) {
+      this.#current = sequence;
       const result = sequence.step();
+      if (result === 'waiting') this.#waiting.add(sequence);
+      else this.#waiting.delete(sequence);
       if (result !== 'waiting') worked = true;
       if (result === 'ended') ended = true;
     }
+    this.#current = null;
     if (ended) this.#running = this.#running.filter((sequence) => sequence.state !== 'finished');
     return worked ? 'worked' : 'waiting';
   }
@@ -52,6 +59,7 @@ export class Scheduler {
     for (const sequence of [...this.#running, ...this.#queue]) sequence.cancel();
     this.#running = [];
     this.#queue.length = 0;
+    this.#waiting.clear();
   }
 
   #admit(): void {

@@ -109,9 +109,14 @@ export class Sequence {
     return true;
   }
 
-  /** Ends the sequence from outside (engine shutdown). */
+  /** Ends the sequence from outside (engine shutdown). Never throws: others are to be ended too. */
   cancel(): void {
-    if (this.#state !== 'finished') this.#finish('abort');
+    if (this.#state === 'finished') return;
+    try {
+      this.#finish('abort');
+    } catch (error) {
+      this.#fail(error);
+    }
   }
 
   #begin(): StepResult {

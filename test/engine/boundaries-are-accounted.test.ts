@@ -6,7 +6,7 @@
  */
 import { describe, expect, test } from 'vitest';
 import type { Engine } from '../../dist/index.js';
-import { cacheIn, GREEDY, listen, openEngine, promptIds, watchEngines } from '../helpers/engines.ts';
+import { cacheIn, GREEDY, listen, openEngine, promptIds, until, watchEngines } from '../helpers/engines.ts';
 import { listTree, tempDir } from '../helpers/temp.ts';
 
 watchEngines();
@@ -33,6 +33,17 @@ describe('boundaries of a lone request', () => {
     ]);
     expect(new Set(heard.durable.map((event) => event.requestId))).toEqual(new Set(['p']));
     for (const { block } of heard.durable) expect(listTree(dir).filter((path) => path.includes(block))).toHaveLength(2);
+  });
+
+  test('are all stored while another request only waits for its reader', async () => {
+    const engine = await openEngine({ maxNumSeqs: 2, maxUnreadChunks: 2, cache: cacheIn(tempDir()) });
+    const paused = engine.generate({ tokens: promptIds(20, 8), ...GREEDY, maxTokens: 100, persist: 'off' });
+    await paused.next();
+    await until('it waits', () => engine.stats().tokens.decoded >= 3);
+    await engine.prefill({ tokens: promptIds(3_000) });
+    await engine.flush();
+    expect(engine.stats().boundaries).toMatchObject({ captured: 189, durable: 189, dropped: {} });
+    await paused.return!();
   });
 
   test('in decode, too: one for each full block, and the end of the answer', async () => {
