@@ -1,170 +1,161 @@
 /**
- * A request that reuses less than it could says why: in its result, in one `miss` event and in the figures.
+ * Why less was reused than could have been: in the last chunk, in the result, in the `miss` event and in the figures alike.
  *
- * Must not happen: a reason that is not the true one, a shorter prefix without a reason, a wrong answer because of a miss.
+ * Must not happen: a shorter reuse without a reason, a reason where everything was reused, two events for one request.
  */
-import { copyFileSync, mkdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import type { Engine, EngineOptions } from '../../dist/index.js';
-import { BlockPaths } from '../../dist/shared/blocks/paths.js';
-// @ts-expect-error plain JavaScript, shared with the threads
-import { Gate } from '../boundary/gate.mjs';
-import { cacheIn, GREEDY, type Heard, listen, openEngine, promptIds, until, watchEngines } from '../helpers/engines.ts';
+import type { CacheOptions, Completion, Engine, RequestOptions } from '../../dist/index.js';
+import { cacheIn, GREEDY, type Heard, listen, openEngine, promptIds, readAll, watchEngines } from '../helpers/engines.ts';
 import { TIDE_5M } from '../helpers/paths.ts';
 import { tempDir } from '../helpers/temp.ts';
-import { closeHubsAfterEach, openHub, QUICK } from '../hub/hub.ts';
 
 watchEngines();
-closeHubsAfterEach();
 
 const TOKENS = promptIds(100);
-const request = { tokens: TOKENS, ...GREEDY, maxTokens: 4 };
 
-interface Stored {
+interface Opened {
   engine: Engine;
   heard: Heard;
-  dir: string;
-  answer: number[];
-  /** Path of a part of the block that ends at a token. */
-  path(end: number, part?: 'kv' | 'state'): string;
+  ask(more?: Partial<RequestOptions>): Promise<Completion>;
 }
 
-/** An engine that has answered the request and stored all of it. */
-async function stored(options: Partial<EngineOptions> = {}, dir = tempDir()): Promise<Stored> {
-  const engine = await openEngine({ cache: cacheIn(dir), ...options });
+async function open(dir: string, cache: CacheOptions = {}, model?: string): Promise<Opened> {
+  const engine = await openEngine({ cache: cacheIn(dir, cache), ...(model === undefined ? {} : { model }) });
   const heard = listen(engine);
-  const { tokenIds, missReason } = await engine.complete(request);
-  expect(missReason).toBe('absent');
-  await engine.flush();
-  const blocks = new Map(heard.durable.map(({ tokenCount, block }) => [tokenCount, block]));
-  const paths = new BlockPaths(dir);
-  heard.miss.length = 0;
-  return { engine, heard, dir, answer: tokenIds, path: (end, part = 'kv') => paths.block(blocks.get(end)!, part) };
+  return { engine, heard, ask: (more = {}) => engine.complete({ tokens: TOKENS, ...GREEDY, maxTokens: 1, ...more }) };
 }
 
-/** Asks again: what was reused, why not more, and the one event that says so. */
-async function asked({ engine, heard, answer }: Stored): Promise<{ reason: string | null; cached: number; detail: string }> {
-  const before = engine.stats().store.misses;
-  const { tokenIds, missReason, usage } = await engine.complete(request);
-  expect(tokenIds).toEqual(answer);
-  const events = heard.miss.splice(0);
-  expect(events.map(({ reason, cachedTokens, promptTokens }) => ({ reason, cachedTokens, promptTokens }))).toEqual(
-    missReason === null ? [] : [{ reason: missReason, cachedTokens: usage.cachedTokens, promptTokens: 100 }],
-  );
-  const counted = engine.stats().store.misses;
-  if (missReason !== null) expect((counted[missReason] ?? 0) - (before[missReason] ?? 0)).toBe(1);
-  return { reason: missReason, cached: usage.cachedTokens, detail: events[0]?.detail ?? '' };
+/** A folder that holds the prompt. */
+async function filled(cache: CacheOptions = {}): Promise<string> {
+  const dir = tempDir();
+  const { engine, ask } = await open(dir, cache);
+  await ask();
+  await engine.close();
+  return dir;
 }
 
-function flipLastBit(path: string): void {
-  const bytes = readFileSync(path);
-  bytes[bytes.length - 1]! ^= 1;
-  writeFileSync(path, bytes);
+function fileOf(dir: string, part: 'kv' | 'state', end: number): string {
+  const names = readdirSync(join(dir, 'blocks'), { recursive: true, encoding: 'utf8' }).filter((name) => name.endsWith(`.${part}.safetensors`));
+  const found = names.map((name) => join(dir, 'blocks', name)).find((path) => readFileSync(path).includes(`"tm.end":"${end}"`));
+  if (found === undefined) throw new Error(`no ${part} file of a block that ends at ${end}`);
+  return found;
 }
 
-function laterFormat(path: string): void {
-  const bytes = readFileSync(path);
-  bytes.write('"tm.format":"9"', bytes.indexOf('"tm.format":"1"'));
-  writeFileSync(path, bytes);
+/** Event, result and figures say the same. */
+function expectMiss({ engine, heard }: Opened, result: Completion, reason: string, cachedTokens: number): void {
+  expect({ reason: result.missReason, cached: result.usage.cachedTokens }).toEqual({ reason, cached: cachedTokens });
+  expect(heard.miss).toMatchObject([{ requestId: result.requestId, reason, cachedTokens, promptTokens: 100 }]);
+  expect(heard.miss[0]!.detail).not.toBe('');
+  expect(engine.stats().store.misses).toEqual({ [reason]: 1 });
 }
 
-describe('a stored part that cannot be used', () => {
-  const damages: [reason: string, what: string, damage: (s: Stored) => void, cached: number][] = [
-    ['checksum', 'one bit of keys and values', (s) => flipLastBit(s.path(48)), 32],
-    ['checksum', 'one bit of a state', (s) => flipLastBit(s.path(99, 'state')), 96],
-    ['truncated', 'one byte less', (s) => truncateSync(s.path(48), readFileSync(s.path(48)).length - 1), 32],
-    ['version', 'a later format', (s) => laterFormat(s.path(48)), 32],
-    ['format', 'zeros', (s) => writeFileSync(s.path(48), Buffer.alloc(readFileSync(s.path(48)).length)), 32],
-    ['format', 'another block under its name', (s) => copyFileSync(s.path(32), s.path(48)), 32],
-    ['gap', 'no file', (s) => rmSync(s.path(48)), 32],
-    [
-      'io',
-      'a folder in its place',
-      (s) => {
-        rmSync(s.path(48));
-        mkdirSync(s.path(48));
-      },
-      32,
-    ],
-  ];
-  test.each(damages)('%s: %s; the longest whole prefix before it is used, and the next request finds no fault', async (reason, _, damage, cached) => {
-    const s = await stored();
-    damage(s);
-    const first = await asked(s);
-    expect(first).toMatchObject({ reason, cached });
-    expect(first.detail).not.toBe('');
-    await s.engine.flush();
-    // What was missing has been stored again, unless the name is still taken by a folder.
-    if (reason !== 'io') expect(await asked(s)).toEqual({ reason: null, cached: 99, detail: '' });
+describe('a reason', () => {
+  test('absent: the first time', async () => {
+    const opened = await open(tempDir());
+    expectMiss(opened, await opened.ask(), 'absent', 0);
   });
-});
 
-describe('fingerprint', () => {
-  test('another salt or arithmetic: the same model, told as such', async () => {
-    const s = await stored();
-    for (const options of [{ cache: cacheIn(s.dir, { salt: 'tenant' }) }, { compute: 'model' as const, cache: cacheIn(s.dir) }]) {
-      const engine = await openEngine(options);
-      const heard = listen(engine);
-      const { missReason } = await engine.complete({ ...request, persist: 'off' });
-      expect(missReason).toBe('fingerprint');
-      expect(heard.miss[0]!.detail).toContain('another salt or numerics class');
-      await engine.close();
+  test('none, and a hit: everything that could be was reused', async () => {
+    const { engine, heard, ask } = await open(await filled());
+    const result = await ask();
+    expect(result).toMatchObject({ missReason: null, usage: { cachedTokens: 99 } });
+    expect(heard.miss).toEqual([]);
+    expect(engine.stats().store).toMatchObject({ hits: 1, misses: {} });
+    expect(engine.stats().store.bytesRestored).toBeGreaterThan(0);
+    expect(engine.stats().tokens).toMatchObject({ prompt: 100, cached: 99, prefilled: 1 });
+  });
+
+  test('none for a longer prompt either: its first part is all that was ever there', async () => {
+    const opened = await open(await filled());
+    const result = await opened.ask({ tokens: [...TOKENS, ...promptIds(30, 3)] });
+    // The last token of the first request's prompt was computed for its answer.
+    expect(result).toMatchObject({ missReason: null, usage: { cachedTokens: 100 } });
+    expect(opened.heard.miss).toEqual([]);
+  });
+
+  test('off: for the request, and for the engine; neither is an event', async () => {
+    const opened = await open(await filled());
+    expect(await opened.ask({ noRestore: true })).toMatchObject({ missReason: 'off', usage: { cachedTokens: 0 } });
+    expect(opened.heard.miss).toEqual([]);
+    const without = await openEngine();
+    expect(await without.complete({ tokens: TOKENS, ...GREEDY, maxTokens: 1 })).toMatchObject({ missReason: 'off' });
+  });
+
+  test('fingerprint: stored for the same tokens by another model', async () => {
+    const opened = await open(await filled(), {}, TIDE_5M);
+    expectMiss(opened, await opened.ask(), 'fingerprint', 0);
+  });
+
+  test('checksum: a byte of the last block is another', async () => {
+    const dir = await filled();
+    const path = fileOf(dir, 'kv', 99);
+    const bytes = readFileSync(path);
+    bytes[bytes.length - 5]! ^= 4;
+    writeFileSync(path, bytes);
+    const opened = await open(dir);
+    expectMiss(opened, await opened.ask(), 'checksum', 96);
+  });
+
+  test('truncated: a file is shorter than its header says', async () => {
+    const dir = await filled();
+    truncateSync(fileOf(dir, 'state', 99), 5_000);
+    const opened = await open(dir);
+    expectMiss(opened, await opened.ask(), 'truncated', 96);
+  });
+
+  test('gap: a block in the middle is gone, and nothing behind it is used', async () => {
+    const dir = await filled();
+    const opened = await open(dir);
+    // Removed behind the store's back, while it runs: its index still believes in it.
+    rmSync(fileOf(dir, 'kv', 48));
+    const result = await opened.ask();
+    expect(result.usage.cachedTokens).toBe(32);
+    expect(['gap', 'io']).toContain(result.missReason);
+    expect(opened.heard.miss).toHaveLength(1);
+  });
+
+  test('deadline: the restore takes longer than it may; the answer does not', async () => {
+    const dir = await filled();
+    const right = await (await open(dir)).ask({ maxTokens: 8, noRestore: true });
+    const opened = await open(dir, { restoreDeadlineMs: 1 });
+    // Which of the two wins is the machine's choice; both are right.
+    for (let i = 0; i < 5; i++) {
+      const result = await opened.ask({ maxTokens: 8 });
+      expect(result.tokenIds).toEqual(right.tokenIds);
+      if (result.usage.cachedTokens === 0) expect(result.missReason).toBe('deadline');
+      else expect(result).toMatchObject({ missReason: null, usage: { cachedTokens: 99 } });
     }
   });
 
-  test('another model', async () => {
-    const s = await stored();
-    const engine = await openEngine({ model: TIDE_5M, cache: cacheIn(s.dir) });
-    const heard = listen(engine);
-    expect((await engine.complete(request)).missReason).toBe('fingerprint');
-    expect(heard.miss[0]!.detail).toContain('another model or configuration');
-  });
-});
-
-describe('evicted', () => {
-  test('a prefix that was removed for space is told from one that was never there, also after a restart', async () => {
+  test('evicted: was stored, and has made room for others', async () => {
     const dir = tempDir();
-    const small = { cache: cacheIn(dir, { maxBytes: 1_048_576 }) };
-    const s = await stored(small, dir);
-    // Other prompts until nothing of the first is left: about 8 KB a block.
-    for (let start = 1; start <= 6; start++) {
-      await s.engine.prefill({ tokens: promptIds(400, start) });
-      await s.engine.flush();
+    const opened = await open(dir, { maxBytes: 1024 * 1024 });
+    await opened.ask();
+    await opened.engine.flush();
+    for (let i = 1; i < 6; i++) {
+      await opened.ask({ tokens: promptIds(300, i) });
+      await opened.engine.flush();
     }
-    expect(s.engine.stats().boundaries.evicted).toBeGreaterThan(0);
-    s.heard.miss.length = 0;
-    expect(await asked(s)).toMatchObject({ reason: 'evicted', cached: 0 });
-    const never = await s.engine.complete({ ...request, tokens: promptIds(100, 50) });
-    expect(never.missReason).toBe('absent');
-    await s.engine.prefill({ tokens: promptIds(1_600, 9) });
-    await s.engine.close();
-    const engine = await openEngine(small);
-    expect((await engine.complete({ ...request, persist: 'off' })).missReason).toBe('evicted');
+    opened.heard.miss.length = 0;
+    const result = await opened.ask();
+    expect(result.usage.cachedTokens).toBeLessThan(99);
+    expect(result.missReason).toBe('evicted');
+    expect(opened.heard.miss).toMatchObject([{ reason: 'evicted' }]);
+    expect(opened.heard.degraded).toEqual([]);
   });
 });
 
-describe('a store worker that does not come to it', () => {
-  test('deadline: it hangs in a read for longer than restoreDeadlineMs', async () => {
-    const gate = new Gate();
-    const dir = tempDir();
-    await stored({}, dir).then(({ engine }) => engine.close());
-    const faults = { module: new URL('../boundary/gate.mjs', import.meta.url).href, data: { gate: gate.buffer, match: '/blocks/' } };
-    await openHub(dir, { ...QUICK, storeInit: { faults } });
-    const engine = await openEngine({ cache: cacheIn(dir, { restoreDeadlineMs: 200 }) });
-    gate.hold('pread');
-    const { missReason, usage } = await engine.complete({ ...request, persist: 'off' });
-    expect({ missReason, cached: usage.cachedTokens }).toEqual({ missReason: 'deadline', cached: 0 });
-    gate.release('pread');
-    await until('it is back', () => engine.diagnose().threads.some(({ kind, activity }) => kind === 'store-worker' && activity === 'idle'));
-    expect((await engine.complete({ ...request, persist: 'off' })).usage.cachedTokens).toBe(99);
-  });
-});
-
-describe('off', () => {
-  test('without a cache, and for a request that asks for none', async () => {
-    expect((await (await openEngine()).complete(request)).missReason).toBe('off');
-    const s = await stored();
-    const { missReason, usage } = await s.engine.complete({ ...request, noRestore: true });
-    expect({ missReason, cached: usage.cachedTokens }).toEqual({ missReason: 'off', cached: 0 });
+describe('the last chunk', () => {
+  test('tells what the result tells', async () => {
+    const dir = await filled();
+    renameSync(fileOf(dir, 'state', 99), join(dir, 'away'));
+    const { engine } = await open(dir);
+    const generation = engine.generate({ tokens: TOKENS, ...GREEDY, maxTokens: 3 });
+    const last = (await readAll(generation)).at(-1)!;
+    const result = await generation.result;
+    expect(last).toMatchObject({ missReason: result.missReason, usage: result.usage });
+    expect(result.usage.cachedTokens).toBe(96);
   });
 });
