@@ -323,6 +323,33 @@ describe('capture of MLX arrays', () => {
     await f.close();
   });
 
+  it('[B21] [B23] a composite capture keeps numbers, empty places, nesting and what its parts are; its arrays go together', async () => {
+    const f = await startStore();
+    const before = mx.handleCount();
+    const parts = [
+      { className: 'ArraysCache', meta: [1] },
+      { className: 'PoolingCache', meta: [], ratio: 4 },
+    ];
+    const array = (seed: number) => numbers([1, 4, 8], 'float32', seed);
+    const capture = mx.scope(() => {
+      const elements = [[array(1), null, { number: 7 }, array(2)], [null, { number: -0.5 }, array(3)], { number: 3 }];
+      return new PendingCapture('CacheList', 'whole', undefined, [16], elements, { parts, offset: 16 });
+    });
+    expect([capture.tensors().length, capture.bytes()]).toEqual([3, 3 * 128]);
+    calls.length = 0;
+    mx.evaluate(capture.tensors());
+    expect(f.store.save('r', 16, [capture.toLayerState()], { blockSize: 16, onCopied: () => capture.release() })).toMatchObject({ ok: true });
+    expect(calls).toEqual(['evaluate', 'readBytes']);
+    expect(mx.handleCount()).toBe(before);
+    await f.settled();
+    const [layer] = (f.store.load('r', 16) as { layers: LayerState[] }).layers as [LayerState];
+    const kinds = (elements: readonly unknown[]): unknown[] =>
+      elements.map((e) => (Array.isArray(e) ? kinds(e) : typeof e === 'object' && e !== null ? (e as { shape: number[] }).shape : e));
+    expect(kinds(layer.elements)).toEqual([[[1, 4, 8], null, 7, [1, 4, 8]], [null, -0.5, [1, 4, 8]], 3]);
+    expect([layer.className, layer.parts, layer.rows]).toEqual(['CacheList', parts, [{ at: [1, 2], ratio: 4, start: 0, end: 4 }]]);
+    await f.close();
+  });
+
   it('[B34] a layer that stands at another token keeps the boundary from being stored under this one', async () => {
     const f = await startStore();
     const caches = makeCaches();

@@ -9,7 +9,7 @@
  * the old handle before anything is evaluated, so that MLX may write in place.
  */
 import { TidemarkError } from '../../shared/errors.ts';
-import type { LayerState, Dtype as StoredDtype, TensorBytes } from '../../shared/layer-state.ts';
+import type { LayerState, StateElement, Dtype as StoredDtype, TensorBytes } from '../../shared/layer-state.ts';
 import * as mx from '../mlx/ops.ts';
 import { type Dtype, dtypeBytes, type Stream, type Tensor } from '../mlx/types.ts';
 
@@ -52,11 +52,14 @@ export interface LayerCache {
   release(): void;
 }
 
-/** Where one element of a captured state is read from: a tensor that the capture owns, or bytes read in place. */
-export type CaptureElement = Tensor | TensorBytes | null;
+/**
+ * Where one element of a captured state is read from: a tensor that the capture owns, bytes read in place, a plain number
+ * (tensors are numbers too, so it comes wrapped), nothing, or a sub-state of a composite cache.
+ */
+export type CaptureElement = Tensor | TensorBytes | { readonly number: number } | null | readonly CaptureElement[];
 
-/** What a capture knows besides: the layer's own token count, compared once more when it is saved. */
-export type CaptureFacts = Pick<LayerState, 'offset'>;
+/** What a capture knows besides: what its sub-states are, and the layer's own token count, compared once more when it is saved. */
+export type CaptureFacts = Pick<LayerState, 'offset' | 'parts'>;
 
 /** A capture between describing and reading: evaluate `tensors()`, then `toLayerState()`, copy, then `release()`. */
 export class PendingCapture {
@@ -82,7 +85,7 @@ export class PendingCapture {
     this.#meta = meta;
     this.#elements = elements;
     this.#facts = facts;
-    for (const element of elements) if (typeof element === 'number') mx.retain(element);
+    for (const t of this.tensors()) mx.retain(t);
   }
 
   /** What stands for this layer in the part of a block that does not hold it. */
@@ -92,27 +95,46 @@ export class PendingCapture {
 
   /** To be evaluated before `toLayerState`; empty when the bytes are read where they lie. */
   tensors(): Tensor[] {
-    return this.#elements.filter((element) => typeof element === 'number');
+    return leaves(this.#elements).filter((element) => typeof element === 'number');
   }
 
   /** Bytes that `toLayerState` will offer; known before evaluation. */
   bytes(): number {
-    return this.#elements.reduce<number>(
-      (sum, element) => sum + (element === null ? 0 : typeof element === 'number' ? mx.nbytes(element) : element.byteLength),
-      0,
-    );
+    return leaves(this.#elements).reduce<number>((sum, leaf) => {
+      if (typeof leaf === 'number') return sum + mx.nbytes(leaf);
+      return sum + (leaf !== null && 'byteLength' in leaf ? leaf.byteLength : 0);
+    }, 0);
   }
 
   /** The state with `copyTo` reading MLX's buffers: valid after evaluation, until `release`. */
   toLayerState(): LayerState {
-    const elements = this.#elements.map((element) => (typeof element === 'number' ? tensorBytes(element) : element));
+    const elements = this.#elements.map(stateElement);
     const state = { className: this.className, stored: this.#stored, meta: this.#meta, elements, ...this.#facts };
     return this.#range === undefined ? state : { ...state, range: this.#range };
   }
 
   release(): void {
-    for (const t of this.#elements.splice(0)) if (typeof t === 'number') mx.release(t);
+    const owned = this.tensors();
+    this.#elements.length = 0;
+    for (const t of owned) mx.release(t);
   }
+}
+
+type Leaf = Exclude<CaptureElement, readonly CaptureElement[]>;
+
+function isList(element: CaptureElement): element is readonly CaptureElement[] {
+  return Array.isArray(element);
+}
+
+function leaves(elements: readonly CaptureElement[]): Leaf[] {
+  return elements.flatMap((element) => (isList(element) ? leaves(element) : [element]));
+}
+
+function stateElement(element: CaptureElement): StateElement {
+  if (element === null) return null;
+  if (typeof element === 'number') return tensorBytes(element);
+  if (isList(element)) return element.map(stateElement);
+  return 'number' in element ? element.number : element;
 }
 
 const STORED: Partial<Record<Dtype, StoredDtype>> = {
