@@ -199,7 +199,11 @@ describe('state codecs', () => {
     for (const bad of [Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY]) {
       const state = noise(SHAPE);
       new DataView(state.bytes.buffer).setFloat32(4 * 777, bad, true);
-      expect(f.store.save('r', 1024, toLayers([recurrent(noise(SHAPE)), recurrent(state)]))).toMatchObject({ ok: false, reason: 'nonfinite' });
+      expect(f.store.save('r', 1024, toLayers([recurrent(noise(SHAPE)), recurrent(state)]))).toEqual({
+        ok: false,
+        reason: 'nonfinite',
+        detail: `A recurrent state [1,3,5,64] holds a value that is not finite; codec ${codec} cannot store it.`,
+      });
       expect(f.store.has('r', 1024)).toBe(false);
       expect(f.store.load('r', 1024)).toMatchObject({ ok: false, reason: 'absent' });
     }
@@ -219,7 +223,11 @@ describe('state codecs', () => {
     // A row of one magnitude with the signs of the rotation itself ends up in one place, eight times as large.
     const f = await start('rotated-int8');
     const overflowing = tensor('F32', [1, 64], floats(Array.from(rotationFactors(64), (factor) => Math.sign(factor) * largest)));
-    expect(f.store.save('r', 1, toLayers([recurrent(overflowing)]))).toMatchObject({ ok: false, reason: 'nonfinite' });
+    expect(f.store.save('r', 1, toLayers([recurrent(overflowing)]))).toEqual({
+      ok: false,
+      reason: 'nonfinite',
+      detail: 'A recurrent state [1,64] has a row whose scale is not finite; codec rotated-int8 cannot store it.',
+    });
     expect(f.session.ledger.read().dropped).toEqual({ nonfinite: 1 });
     await f.settled();
     await f.close();

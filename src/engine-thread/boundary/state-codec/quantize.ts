@@ -4,7 +4,6 @@ import { hadamard, rotationFactors } from './rotation.ts';
 /** What stands in the way: a value that is not finite, or a row whose scale is not. */
 export type Unencodable = 'value' | 'scale';
 
-const LARGEST_FLOAT32 = 3.4028234663852886e38;
 const SMALLEST_NORMAL = 2 ** -126;
 /** Adding and subtracting it rounds to the nearest integer, ties to even. */
 const ROUND = 1.5 * 2 ** 52;
@@ -43,9 +42,8 @@ export function quantizeRows(
     }
     let largest = 0;
     for (let i = 0; i < width; i++) largest = Math.max(largest, Math.abs(work[i]!));
-    // Rotated values may leave float32's range, and the largest one times its rounded scale may as well.
-    if (largest > LARGEST_FLOAT32) return 'scale';
     const scale = largest === 0 ? 1 : Math.max(Math.fround(largest / limit), SMALLEST_NORMAL);
+    // Rotated values may leave float32's range, and so may the largest one by the rounding of its scale.
     if (!Number.isFinite(Math.fround(scale * limit))) return 'scale';
     scales[r] = scale;
     const factor = 1 / scale;
