@@ -7,7 +7,7 @@
  */
 import type { MessagePort } from 'node:worker_threads';
 import { EngineCounters } from '../shared/engine-counters.ts';
-import type { Delivery, EngineInit, LoadedModel, WireRequest } from '../shared/engine-protocol.ts';
+import type { Delivery, EngineInit, EngineStoreInit, LoadedModel, WireRequest } from '../shared/engine-protocol.ts';
 import { TidemarkError } from '../shared/errors.ts';
 import { bufferAccessLock } from '../shared/process-shared.ts';
 import { RequestTable } from '../shared/request-table.ts';
@@ -103,6 +103,11 @@ export class EngineCore {
   countTokens(input: WireRequest['input']): number {
     if (this.#model === null) throw new TidemarkError('ENGINE_CLOSED', 'The engine is not running. Create a new one.');
     return this.#model.encode(input).length;
+  }
+
+  /** Between two rounds: no sequence is in the middle of handing something over. */
+  renewStore(init: EngineStoreInit): void {
+    if (!this.#stopped) this.#store?.renew(init);
   }
 
   /** Running requests end as aborted, then the streams are drained and everything of the device is let go. */

@@ -30,10 +30,11 @@ const ASSUMED_TOKENS_PER_MS = 0.2;
 
 export class EngineStoreClient {
   readonly mayWrite: boolean;
-  readonly #init: EngineStoreInit;
-  readonly #session: Session;
-  readonly #snapshots: BoundarySnapshotStore;
-  readonly #restores: RestoreClient;
+  readonly #self: ThreadHandle;
+  #init: EngineStoreInit;
+  #session!: Session;
+  #snapshots!: BoundarySnapshotStore;
+  #restores!: RestoreClient;
   readonly #reader: IndexReader;
   readonly #model: EngineModel;
   readonly #identity: ChainIdentity;
@@ -43,14 +44,11 @@ export class EngineStoreClient {
 
   constructor(init: EngineStoreInit, self: ThreadHandle, model: EngineModel, warn: (message: string) => void) {
     this.#warn = warn;
+    this.#self = self;
     this.#init = init;
     this.mayWrite = init.mode === 'writer';
     this.#model = model;
-    const loops = new HubControl(init.memory.hub);
-    this.#session = attachSession(init.memory, self, { post: (mail) => init.hubPort.postMessage(mail) });
-    const { compaction } = model.causal;
-    this.#snapshots = new BoundarySnapshotStore(this.#session, { stateCodec: init.stateCodec, warn, ...(compaction === undefined ? {} : { compaction }) });
-    this.#restores = new RestoreClient(init.memory.restore, this.#session.storeBell, { workerIsAlive: () => loops.store.state !== 'returned' });
+    this.#attach();
     this.#reader = new IndexReader(
       init.cacheDir,
       () => this.#restores.indexUsable,
@@ -73,6 +71,27 @@ export class EngineStoreClient {
         this.#snapshots.cleanupRequest(requestId);
       },
     };
+  }
+
+  #attach(): void {
+    const { memory, hubPort, stateCodec } = this.#init;
+    const loops = new HubControl(memory.hub);
+    const session = attachSession(memory, this.#self, { post: (mail) => hubPort.postMessage(mail) });
+    const { compaction } = this.#model.causal;
+    this.#session = session;
+    this.#snapshots = new BoundarySnapshotStore(session, { stateCodec, warn: this.#warn, ...(compaction === undefined ? {} : { compaction }) });
+    this.#restores = new RestoreClient(memory.restore, session.storeBell, {
+      // A session that was lost is served by nobody.
+      workerIsAlive: () => loops.store.state !== 'returned' && session.state !== 'failed',
+    });
+  }
+
+  /** The session was lost. Recorders and restores of running requests go on with the new one; what was under way is a miss or lost. */
+  renew(init: EngineStoreInit): void {
+    this.#snapshots.close();
+    this.#init.hubPort.close();
+    this.#init = init;
+    this.#attach();
   }
 
   recorder(request: WireRequest): BoundaryRecorder {

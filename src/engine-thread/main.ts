@@ -26,6 +26,11 @@ const api: EngineApi = {
   load: () => reply(() => core.load()),
   submit: (request) => reply(() => core.submit(request)),
   countTokens: (input) => reply(() => core.countTokens(input)),
+  renewStore: (init) =>
+    reply(() => {
+      core.renewStore(init);
+      return null;
+    }),
   shutdown: () =>
     reply(() => {
       core.shutdown();

@@ -10,7 +10,7 @@ import type { MessagePort } from 'node:worker_threads';
 import { Worker } from 'node:worker_threads';
 import * as Comlink from 'comlink';
 import nodeEndpoint from 'comlink/dist/esm/node-adapter.mjs';
-import type { Delivery, EngineApi, EngineInit, Reply } from '../shared/engine-protocol.ts';
+import type { Delivery, EngineApi, EngineInit, EngineStoreInit, Reply } from '../shared/engine-protocol.ts';
 import { errorFromWire, TidemarkError } from '../shared/errors.ts';
 import { workerFlags } from './worker-flags.ts';
 
@@ -78,6 +78,11 @@ export class EngineLink {
     } finally {
       this.unhold();
     }
+  }
+
+  /** Gives the engine thread another session with the store. */
+  async renewStore(init: EngineStoreInit): Promise<void> {
+    await this.call((api) => api.renewStore(Comlink.transfer(init, [init.hubPort])));
   }
 
   /** Keeps the process alive until the matching `unhold`. */

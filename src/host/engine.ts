@@ -80,6 +80,7 @@ export class EngineHost extends EventEmitter implements Engine {
   async start(link: EngineLink, onLoad: (message: Extract<Delivery, { kind: 'load' }>) => void): Promise<void> {
     this.#link = link;
     this.#onLoad = onLoad;
+    this.#parts.store?.onRenewal((init) => link.renewStore(init));
     this.#model = await link.call((api) => api.load());
     this.#onLoad = null;
   }

@@ -7,7 +7,8 @@ import type { StoreTicket } from '../store-client/store-client.ts';
 import type { CloseReport } from './api.ts';
 import type { Degradation } from './folder-lock.ts';
 import { processRegistry } from './process-registry.ts';
-import { type StoreFigures, StoreSession } from './store-session.ts';
+import type { StoreFigures } from './store-figures.ts';
+import { StoreSession } from './store-session.ts';
 import { integer, invalid } from './validate.ts';
 
 export interface StoreOptions {

@@ -16,9 +16,10 @@ import {
   type SessionMemory,
   sumOfStates,
 } from '../shared/session/index.ts';
-import type { CloseReport, EngineStats } from './api.ts';
+import type { CloseReport } from './api.ts';
 import type { Degradation } from './folder-lock.ts';
 import type { ProcessRegistry } from './process-registry.ts';
+import type { StoreFigures } from './store-figures.ts';
 import { openStoreHub, type StoreHub } from './store-hub.ts';
 
 const GB = 1_000_000_000;
@@ -33,9 +34,6 @@ export interface StoreSessionOptions {
   blockSize: number;
   limits: Partial<SessionLimits>;
 }
-
-export type StoreFigures = Pick<EngineStats['store'], 'pendingBytes' | 'peakPendingBytes' | 'backpressureMs' | 'bytesWritten' | 'codecFallbacks'> &
-  Pick<EngineStats, 'boundaries'>;
 
 export class StoreSession {
   readonly hub: StoreHub;

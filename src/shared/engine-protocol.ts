@@ -152,6 +152,8 @@ export interface EngineApi {
   load(): Promise<Reply<LoadedModel>>;
   submit(request: WireRequest): Promise<Reply<{ promptTokens: number }>>;
   countTokens(input: WireRequest['input']): Promise<Reply<number>>;
+  /** Another session in the place of one that was lost. Running requests go on, and store in the new one. */
+  renewStore(init: EngineStoreInit): Promise<Reply<null>>;
   /** Finishes nothing: running requests end as aborted, the session is closed, streams are drained. */
   shutdown(): Promise<Reply<null>>;
 }
