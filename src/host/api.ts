@@ -146,7 +146,7 @@ export interface Completion {
 /** A running answer: iterate for chunks; `return()` (leaving the loop) aborts it. */
 export interface Generation extends AsyncIterableIterator<Chunk> {
   readonly requestId: string;
-  /** Settles when the answer has ended; rejects as the iteration does. */
+  /** Settles when the answer has ended; rejects as the iteration does. Needs no iteration: until one begins, it reads on by itself. */
   readonly result: Promise<Completion>;
 }
 

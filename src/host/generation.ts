@@ -17,9 +17,13 @@ type Ending = Extract<Delivery, { kind: 'end' }>;
 
 export class GenerationStream implements Generation {
   readonly requestId: string;
-  readonly result: Promise<Completion>;
   readonly #hooks: GenerationHooks;
+  readonly #result: Promise<Completion>;
   readonly #chunks: Chunk[] = [];
+  /** How many of `#chunks`, from the first on, the engine has been told are read. */
+  #told = 0;
+  /** Who reads: nobody yet, an iterator, or somebody who waits for `result` alone. */
+  #reader: 'none' | 'iterator' | 'result' = 'none';
   readonly #texts: string[] = [];
   readonly #ids: number[] = [];
   #waiting: { resolve: (r: IteratorResult<Chunk>) => void; reject: (e: unknown) => void }[] = [];
@@ -33,11 +37,11 @@ export class GenerationStream implements Generation {
     this.requestId = requestId;
     this.#hooks = hooks;
     this.#collect = collect;
-    this.result = new Promise((resolve, reject) => {
+    this.#result = new Promise((resolve, reject) => {
       this.#settle = { resolve, reject };
     });
     // Most callers iterate and never look at `result`: its rejection must not count as unhandled.
-    this.result.catch(() => undefined);
+    this.#result.catch(() => undefined);
   }
 
   /** One that never began: iteration and result reject with `reason`. */
@@ -45,6 +49,15 @@ export class GenerationStream implements Generation {
     const stream = new GenerationStream(requestId, { chunkRead: () => undefined, abort: () => undefined }, false);
     stream.fail(reason);
     return stream;
+  }
+
+  /** Who waits for the whole takes every chunk as it comes, until somebody begins to iterate. */
+  get result(): Promise<Completion> {
+    if (this.#reader === 'none') {
+      this.#reader = 'result';
+      for (; this.#told < this.#chunks.length; this.#told++) this.#hooks.chunkRead();
+    }
+    return this.#result;
   }
 
   chunk(message: Extract<Delivery, { kind: 'chunk' }>): void {
@@ -77,15 +90,17 @@ export class GenerationStream implements Generation {
     if (this.#over) return;
     this.#over = true;
     this.#error = { reason };
-    this.#chunks.length = 0;
+    this.#chunks.length = this.#told = 0;
     for (const waiter of this.#waiting.splice(0)) waiter.reject(reason);
     this.#settle.reject(reason);
   }
 
   next(): Promise<IteratorResult<Chunk>> {
+    this.#reader = 'iterator';
     const chunk = this.#chunks.shift();
     if (chunk !== undefined) {
-      this.#hooks.chunkRead();
+      if (this.#told > 0) this.#told--;
+      else this.#hooks.chunkRead();
       return Promise.resolve({ done: false, value: chunk });
     }
     if (this.#error !== null) {
@@ -99,7 +114,7 @@ export class GenerationStream implements Generation {
 
   /** Leaving a `for await` loop comes here: the request is aborted and the rest thrown away. */
   return(): Promise<IteratorResult<Chunk>> {
-    this.#chunks.length = 0;
+    this.#chunks.length = this.#told = 0;
     this.#error = null;
     if (!this.#over) this.#hooks.abort();
     this.#collect = true;
@@ -114,6 +129,9 @@ export class GenerationStream implements Generation {
     const waiter = this.#waiting.shift();
     if (waiter === undefined) {
       this.#chunks.push(chunk);
+      if (this.#reader !== 'result') return;
+      this.#told++;
+      this.#hooks.chunkRead();
       return;
     }
     this.#hooks.chunkRead();

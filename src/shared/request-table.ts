@@ -63,8 +63,12 @@ export class RequestTable {
     return Atomics.load(this.#words, ref.slot * WORDS + ABORT_GENERATION) === ref.generation;
   }
 
-  /** Main thread: the reader took one more chunk. Returns true when the engine had paused the sequence for it and must be woken. */
+  /**
+   * Main thread: the reader took one more chunk. Returns true when the engine had paused the sequence for it and must be woken.
+   * An answer that has ended may be read long afterwards: its slot is another request's by then, whose reader it is not.
+   */
   chunkRead(ref: RequestRef): boolean {
+    if (!this.#is(ref)) return false;
     Atomics.add(this.#words, ref.slot * WORDS + CHUNKS_READ, 1);
     return Atomics.exchange(this.#words, ref.slot * WORDS + PAUSED, 0) === 1;
   }
