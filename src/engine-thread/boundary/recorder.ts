@@ -165,6 +165,8 @@ export class BoundaryRecorder {
   #record(caches: readonly LayerCache[], tokens: readonly number[], at: number, withState: boolean, mayWait: boolean): void {
     const { blockSize, sink } = this.#parts;
     this.#extendChain(tokens, at);
+    // Holes come first, and must not find the room taken that this boundary has prepared for itself.
+    if (this.#holes.length > 0) this.#forget();
     for (let hole = this.#holes[0]; hole !== undefined; hole = this.#holes[0]) {
       if (this.#put(caches, tokens, hole * blockSize, (hole + 1) * blockSize, false, mayWait) !== 'accepted') {
         sink.dropped('backpressure');
