@@ -63,16 +63,26 @@ export class HubSessions {
     return lock;
   }
 
-  /** Forgets a session that no thread uses any more and removes what it staged. */
-  async remove(number: number): Promise<void> {
+  /**
+   * Forgets a session that no thread uses any more and removes what it staged. Gives back the error that kept a file from being
+   * removed: without the session's lock, which is given up in any case, the next start of a writer removes the rest.
+   */
+  async remove(number: number): Promise<Error | null> {
     const attached = this.#sessions.get(number);
     this.#sessions.delete(number);
     const core = loadNativeCore();
-    if (attached === undefined || attached.stagingLock === null || core === null) return;
+    if (attached === undefined || attached.stagingLock === null || core === null) return null;
     const { memory, stagingLock } = attached;
-    // The bulk off the main thread; what is left for the synchronous part is a lock file and, rarely, a taken file.
-    await rm(join(this.#stagingRoot, memory.id), { recursive: true, force: true });
-    removeSessionStaging(this.#stagingRoot, memory.id, this.#files, { fd: stagingLock, locks: core });
+    try {
+      // The bulk off the main thread; what is left for the synchronous part is a lock file and, rarely, a taken file.
+      await rm(join(this.#stagingRoot, memory.id), { recursive: true, force: true });
+      removeSessionStaging(this.#stagingRoot, memory.id, this.#files, null);
+      return null;
+    } catch (error) {
+      return error as Error;
+    } finally {
+      core.flockRelease(stagingLock);
+    }
   }
 
   /** Forgets all, leaving folders and locks as they are: a thread that could not be ended may still use them. */

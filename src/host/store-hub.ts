@@ -180,9 +180,16 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
     if (this.closing === null) {
       const done = await this.#keeper.ask({ type: 'detach', session: number }, `detached ${number}`, [], deadlineMs);
       if (!done) return false;
-      await this.#sessions.remove(number);
+      await this.#removeSession(number);
     }
     return true;
+  }
+
+  async #removeSession(number: number): Promise<void> {
+    const error = await this.#sessions.remove(number);
+    if (error === null) return;
+    const message = `What a session had staged could not be removed (${error.message}). The next start removes it.`;
+    this.#event({ type: 'note', code: 'CACHE_IO', message, details: { path: this.stagingRoot } });
   }
 
   /** Whether any session has accepted bytes that have not reached their end. */
@@ -229,7 +236,7 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
     const report = this.#report ?? { drained: false, stuck: ['keeper'] };
     if (report.stuck.length === 0) {
       await this.#keeper.ended();
-      for (const { number } of this.#sessions.all) await this.#sessions.remove(number);
+      for (const { number } of this.#sessions.all) await this.#removeSession(number);
       unlockFolder(this.#lock);
     } else {
       for (const name of report.stuck) this.#registry.stuck.add(`${name} of ${this.dir}`);
