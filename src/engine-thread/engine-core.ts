@@ -8,7 +8,7 @@
 import type { MessagePort } from 'node:worker_threads';
 import { EngineCounters } from '../shared/engine-counters.ts';
 import type { Delivery, EngineInit, EngineStoreInit, LoadedModel, WireRequest } from '../shared/engine-protocol.ts';
-import { TidemarkError } from '../shared/errors.ts';
+import { errorToWire, TidemarkError } from '../shared/errors.ts';
 import { bufferAccessLock } from '../shared/process-shared.ts';
 import { RequestTable } from '../shared/request-table.ts';
 import type { ThreadHandle } from '../shared/sync/thread-table.ts';
@@ -64,7 +64,10 @@ export class EngineCore {
     this.#store =
       this.#init.store === null
         ? null
-        : new EngineStoreClient(this.#init.store, this.#self, model, (message) => this.#deliver({ kind: 'warning', code: 'BOUNDARY', message }));
+        : new EngineStoreClient(this.#init.store, this.#self, model, {
+            warn: (message) => this.#deliver({ kind: 'warning', code: 'BOUNDARY', message }),
+            degraded: (code, message, details) => this.#deliver({ kind: 'degraded', code, message, details }),
+          });
     const clears = new CacheClears(() => {
       const cleared = syncAndClearCache(stream, bufferAccess);
       this.#counters.add(cleared ? 'clears' : 'clearsSkipped');
@@ -114,12 +117,16 @@ export class EngineCore {
   shutdown(): void {
     if (this.#stopped) return;
     this.#stopped = true;
-    this.#scheduler.cancelAll();
-    this.#store?.close();
-    this.#model?.release();
-    clearThreadStreams();
-    this.#wake?.();
-    this.#port.close();
+    try {
+      this.#scheduler.cancelAll();
+      this.#store?.close();
+      this.#model?.release();
+      // May deliver the error of something that was still in flight.
+      clearThreadStreams();
+    } finally {
+      this.#wake?.();
+      this.#port.close();
+    }
   }
 
   async #loop(): Promise<void> {
@@ -153,11 +160,12 @@ export class EngineCore {
     this.#counters.set('foreignStreamOps', foreignStreamOps());
   }
 
+  /** A lost device fails everybody, for the same reason, and the engine takes nothing more. */
   #onStepError(error: unknown): void {
-    if (error instanceof TidemarkError && error.code === 'DEVICE_LOST') {
-      this.#lost = error;
-      this.#scheduler.cancelAll();
-    }
+    if (this.#lost !== null || !(error instanceof TidemarkError) || error.code !== 'DEVICE_LOST') return;
+    this.#lost = error;
+    this.#scheduler.failAll(error);
+    this.#deliver({ kind: 'lost', error: errorToWire(error) });
   }
 
   #deliver(message: Delivery): void {

@@ -9,7 +9,8 @@
 import { ChainHasher, type ChainIdentity } from '../shared/blocks/identity.ts';
 import type { ImageLayout } from '../shared/blocks/image.ts';
 import type { EngineStoreInit, WireRequest } from '../shared/engine-protocol.ts';
-import type { DropReason } from '../shared/errors.ts';
+import type { DropReason, ErrorCode } from '../shared/errors.ts';
+import { errnoOf } from '../shared/files.ts';
 import { HubControl } from '../shared/loop-control.ts';
 import { attachSession, type Reservation, reserveUnit, type Session } from '../shared/session/index.ts';
 import type { ThreadHandle } from '../shared/sync/thread-table.ts';
@@ -28,25 +29,30 @@ const NO_DEADLINE_KNOWN_MS = 10_000;
 /** Prefill speed assumed before this engine has measured its own; low, so that 'auto' does not give up too early. */
 const ASSUMED_TOKENS_PER_MS = 0.2;
 
+export interface StoreReports {
+  warn(message: string): void;
+  /** Nothing will be stored: told once. What is stored is still restored. */
+  degraded(code: ErrorCode, message: string, details: Record<string, unknown>): void;
+}
+
 export class EngineStoreClient {
-  readonly mayWrite: boolean;
   readonly #self: ThreadHandle;
   #init: EngineStoreInit;
   #session!: Session;
-  #snapshots!: BoundarySnapshotStore;
+  /** null when nothing is stored. */
+  #snapshots!: BoundarySnapshotStore | null;
   #restores!: RestoreClient;
   readonly #reader: IndexReader;
   readonly #model: EngineModel;
   readonly #identity: ChainIdentity;
   readonly #hasher: ChainHasher;
   readonly #sink: BlockSink;
-  readonly #warn: (message: string) => void;
+  readonly #reports: StoreReports;
 
-  constructor(init: EngineStoreInit, self: ThreadHandle, model: EngineModel, warn: (message: string) => void) {
-    this.#warn = warn;
+  constructor(init: EngineStoreInit, self: ThreadHandle, model: EngineModel, reports: StoreReports) {
+    this.#reports = reports;
     this.#self = self;
     this.#init = init;
-    this.mayWrite = init.mode === 'writer';
     this.#model = model;
     this.#attach();
     this.#reader = new IndexReader(
@@ -65,30 +71,48 @@ export class EngineStoreClient {
       has: (hash, withState) => this.#reader.has(hash, withState),
       dropped: (reason, detail) => {
         this.#count(reason);
-        if (detail !== undefined) this.#warn(`A boundary could not be stored (${reason}): ${detail}`);
+        if (detail !== undefined) reports.warn(`A boundary could not be stored (${reason}): ${detail}`);
       },
       requestEnded: (requestId) => {
-        this.#snapshots.cleanupRequest(requestId);
+        this.#snapshots?.cleanupRequest(requestId);
       },
     };
   }
 
+  get mayWrite(): boolean {
+    return this.#snapshots !== null;
+  }
+
   #attach(): void {
-    const { memory, hubPort, stateCodec } = this.#init;
+    const { memory, hubPort, mode } = this.#init;
     const loops = new HubControl(memory.hub);
     const session = attachSession(memory, this.#self, { post: (mail) => hubPort.postMessage(mail) });
-    const { compaction } = this.#model.causal;
     this.#session = session;
-    this.#snapshots = new BoundarySnapshotStore(session, { stateCodec, warn: this.#warn, ...(compaction === undefined ? {} : { compaction }) });
+    this.#snapshots = mode === 'writer' ? this.#openSnapshots(session) : null;
     this.#restores = new RestoreClient(memory.restore, session.storeBell, {
       // A session that was lost is served by nobody.
       workerIsAlive: () => loops.store.state !== 'returned' && session.state !== 'failed',
     });
   }
 
+  /** A link or a file where staging should be is a fault of the folder, and none of these keeps an engine from answering. */
+  #openSnapshots(session: Session): BoundarySnapshotStore | null {
+    const { compaction } = this.#model.causal;
+    const { cacheDir, stateCodec } = this.#init;
+    const warn = (message: string) => this.#reports.warn(message);
+    try {
+      return new BoundarySnapshotStore(session, { stateCodec, warn, ...(compaction === undefined ? {} : { compaction }) });
+    } catch (error) {
+      const why = error instanceof Error ? error.message : String(error);
+      const message = `Nothing can be stored in the cache folder '${cacheDir}' (${why}). What is stored there is still used; answers are not affected.`;
+      this.#reports.degraded('CACHE_DIR_UNUSABLE', message, { path: cacheDir, errno: errnoOf(error) });
+      return null;
+    }
+  }
+
   /** The session was lost. Recorders and restores of running requests go on with the new one; what was under way is a miss or lost. */
   renew(init: EngineStoreInit): void {
-    this.#snapshots.close();
+    this.#session.close();
     this.#init.hubPort.close();
     this.#init = init;
     this.#attach();
@@ -133,7 +157,7 @@ export class EngineStoreClient {
 
   /** From now on the session refuses; what was accepted is still written by the others. */
   close(): void {
-    this.#snapshots.close();
+    this.#session.close();
     this.#reader.close();
     this.#init.hubPort.close();
   }
@@ -141,7 +165,7 @@ export class EngineStoreClient {
   #prepare(block: CapturedBlock): Prepared | null {
     try {
       const unit = this.#unitOf(block);
-      const stateImage = block.state === null ? null : this.#snapshots.layOut(block.requestId, block.end, block.state, this.#saveOptions(block));
+      const stateImage = block.state === null ? null : this.#snapshots!.layOut(block.requestId, block.end, block.state, this.#saveOptions(block));
       return new Prepared(unit, stateImage, reserveUnit(this.#session, unitBytes(unit), 0));
     } catch {
       // `put` tries again, and says what is wrong.
@@ -154,7 +178,7 @@ export class EngineStoreClient {
     try {
       return this.#handOver(block, mayWait, prepared);
     } catch (error) {
-      this.#warn(`The boundary at token ${block.end} could not be stored: ${error instanceof Error ? error.message : String(error)}`);
+      this.#reports.warn(`The boundary at token ${block.end} could not be stored: ${error instanceof Error ? error.message : String(error)}`);
       return 'lock';
     }
   }
@@ -181,7 +205,7 @@ export class EngineStoreClient {
     try {
       if (block.state !== null) {
         const options = { ...this.#saveOptions(block), mayWait, onCopied: block.stateCopied, ...(prepared?.stateImage ? { image: prepared.stateImage } : {}) };
-        const saved = this.#snapshots.save(block.requestId, block.end, block.state, options);
+        const saved = this.#snapshots!.save(block.requestId, block.end, block.state, options);
         if (!saved.ok) return saved.reason === 'failed' ? 'backpressure' : saved.reason;
       }
       const queued = publishBlock(this.#session, unit, reservation);

@@ -33,11 +33,14 @@ const api: EngineApi = {
     }),
   shutdown: () =>
     reply(() => {
-      core.shutdown();
-      self.leave();
-      // The reply is posted before the port closes; with no port left the thread ends by itself.
-      setImmediate(() => parentPort?.close());
-      return null;
+      try {
+        core.shutdown();
+        return null;
+      } finally {
+        self.leave();
+        // The reply is posted before the port closes; with no port left the thread ends by itself.
+        setImmediate(() => parentPort?.close());
+      }
     }),
 };
 

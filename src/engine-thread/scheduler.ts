@@ -56,10 +56,19 @@ export class Scheduler {
 
   /** Ends everything, queued or running, as aborted. */
   cancelAll(): void {
-    for (const sequence of [...this.#running, ...this.#queue]) sequence.cancel();
+    for (const sequence of this.#takeAll()) sequence.cancel();
+  }
+
+  /** Ends everything, queued or running, with this error. */
+  failAll(error: unknown): void {
+    for (const sequence of this.#takeAll()) sequence.fail(error);
+  }
+
+  #takeAll(): Sequence[] {
+    const all = [...this.#running, ...this.#queue.splice(0)];
     this.#running = [];
-    this.#queue.length = 0;
     this.#waiting.clear();
+    return all;
   }
 
   #admit(): void {

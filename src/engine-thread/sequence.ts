@@ -109,7 +109,7 @@ export class Sequence {
     return true;
   }
 
-  /** Ends the sequence from outside (engine shutdown). Never throws: others are to be ended too. */
+  /** Ends the sequence from outside (abort while queued, engine shutdown). Never throws: others are to be ended too. */
   cancel(): void {
     if (this.#state === 'finished') return;
     try {
@@ -117,6 +117,11 @@ export class Sequence {
     } catch (error) {
       this.#fail(error);
     }
+  }
+
+  /** Ends the sequence with an error that is not its own; nothing more of it is stored. */
+  fail(error: unknown): void {
+    if (this.#state !== 'finished') this.#fail(error);
   }
 
   #begin(): StepResult {

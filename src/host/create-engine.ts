@@ -42,6 +42,7 @@ export async function createEngine(options: EngineOptions): Promise<Engine> {
     store,
     diagnose: () => diagnoseProcess(registry),
     heartbeats: () => heartbeats(new ThreadTable(registry.shared.threads)),
+    stuck: registry.stuck,
   });
   const link = new EngineLink(
     { shared: registry.shared, options: resolved.engine, requests, counters, delivery: engineEnd, store: store?.engineInit() ?? null },

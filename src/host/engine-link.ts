@@ -5,14 +5,13 @@
  * Comlink alone is not enough: its calls never settle once the worker is gone, and errors lose their class. So each
  * call races the worker's end, and the engine answers with records (`Reply`).
  */
-import { once } from 'node:events';
 import type { MessagePort } from 'node:worker_threads';
 import { Worker } from 'node:worker_threads';
 import * as Comlink from 'comlink';
 import nodeEndpoint from 'comlink/dist/esm/node-adapter.mjs';
 import type { Delivery, EngineApi, EngineInit, EngineStoreInit, Reply } from '../shared/engine-protocol.ts';
 import { errorFromWire, TidemarkError } from '../shared/errors.ts';
-import { workerFlags } from './worker-flags.ts';
+import { exitOf, workerFlags } from './worker-threads.ts';
 
 export class EngineLink {
   readonly #worker: Worker;
@@ -22,6 +21,7 @@ export class EngineLink {
   #death: TidemarkError | null = null;
   #holds = 0;
   #ending = false;
+  #givenUp = false;
 
   /**
    * @param delivery main's end of the delivery port; `onDelivery` gets each message in order
@@ -41,7 +41,7 @@ export class EngineLink {
     this.#worker.on('error', (error) => {
       thrown = error;
     });
-    this.#died = once(this.#worker, 'exit').then(([code]) => {
+    this.#died = exitOf(this.#worker).then((code) => {
       const death = new TidemarkError(
         'ENGINE_DIED',
         `The engine thread ended (${thrown instanceof Error ? thrown.message : `exit code ${code}`}). Create a new engine; what was durable is restored by it.`,
@@ -94,31 +94,40 @@ export class EngineLink {
     if (--this.#holds === 0) this.#setRef(false);
   }
 
+  /** Settles when the thread has ended, which may be never. */
+  get gone(): Promise<void> {
+    return this.#died.catch(() => undefined);
+  }
+
   /** Tells a sleeping engine to look at the shared words. */
   wake(): void {
     this.#delivery.postMessage({ kind: 'wake' });
   }
 
-  /** Ends the thread: asks first, terminates when it has not ended within `limitMs`. Returns true when it ended by itself. */
+  /**
+   * Ends the thread: asks first, terminates when it has not ended within `limitMs`. Returns true when it ended by itself; else it
+   * sits in a native call and is given up: nothing waits for it any more, and it does not keep the process alive.
+   */
   async end(limitMs: number): Promise<boolean> {
     this.#ending = true;
     if (this.#death !== null) return true;
-    const gone = this.#died.catch(() => undefined);
     let timer: NodeJS.Timeout | undefined;
     const limit = new Promise<'late'>((resolve) => {
       timer = setTimeout(() => resolve('late'), limitMs);
     });
     const asked = this.call((api) => api.shutdown()).catch(() => undefined);
-    const first = await Promise.race([asked.then(() => gone), limit]);
+    const first = await Promise.race([asked.then(() => this.gone), limit]);
     clearTimeout(timer);
     if (first !== 'late') return true;
-    // terminate() settles only when native code returns; it is not awaited, since that may be never.
+    // terminate() settles only when native code returns; it is not awaited, since that may be never. It refs the worker itself.
     void this.#worker.terminate();
+    this.#givenUp = true;
+    this.#setRef(false);
     return false;
   }
 
   #setRef(on: boolean): void {
-    if (on) {
+    if (on && !this.#givenUp) {
       this.#worker.ref();
       this.#delivery.ref();
     } else {

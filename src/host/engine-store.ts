@@ -37,6 +37,7 @@ export class EngineStore {
   #requestIdOf: (requestNo: number) => string = () => '';
   #emit: Emit = (event, payload) => void this.#unbound.push((emit) => emit(event, payload));
   #lost = false;
+  #storesNothing = false;
 
   private constructor(
     cacheDir: string,
@@ -83,7 +84,7 @@ export class EngineStore {
 
   persistence(): Health['persistence'] {
     if (this.#attached === null || this.#options.persist === 'off') return 'off';
-    return this.#lost ? 'degraded' : this.#attached.hub.persistence;
+    return this.#lost || this.#storesNothing ? 'degraded' : this.#attached.hub.persistence;
   }
 
   stats(): StoreFigures {
@@ -99,6 +100,12 @@ export class EngineStore {
   /** The engine thread is gone: what it had queued is still written, nothing more is accepted. */
   engineDied(): void {
     void this.#attached?.detach(60_000);
+  }
+
+  /** The engine thread cannot store anything, and says why. */
+  engineDegraded(problem: EngineEvents['degraded']): void {
+    this.#storesNothing = true;
+    this.#emit('degraded', problem);
   }
 
   async close(deadlineMs: number): Promise<CloseReport> {

@@ -46,6 +46,8 @@ export interface EngineHostParts {
   store: EngineStore | null;
   diagnose: () => Diagnosis;
   heartbeats: () => Record<string, number>;
+  /** Names of threads that were given up, for the end of the process. */
+  stuck: Set<string>;
 }
 
 /** How the CLI and the tests reach `evaluate` without widening the public type. */
@@ -61,6 +63,7 @@ export class EngineHost extends EventEmitter implements Engine {
   #link!: EngineLink;
   #model!: LoadedModel;
   #nextRequestNo = 1;
+  #lost: TidemarkError | null = null;
   #closing: Promise<CloseReport> | null = null;
   #closed = false;
   #onLoad: ((message: Extract<Delivery, { kind: 'load' }>) => void) | null = null;
@@ -162,7 +165,7 @@ export class EngineHost extends EventEmitter implements Engine {
 
   health(): Health {
     const persistence = this.#parts.store?.persistence() ?? 'off';
-    const dead = this.#link.death !== null && !this.#closed;
+    const dead = (this.#link.death ?? this.#lost) !== null && !this.#closed;
     return {
       status: dead ? 'dead' : this.#closed ? 'closed' : persistence === 'degraded' ? 'degraded' : 'ok',
       heartbeatAgeMs: this.#parts.heartbeats(),
@@ -203,6 +206,11 @@ export class EngineHost extends EventEmitter implements Engine {
   readonly receive = (message: Delivery): void => {
     if (message.kind === 'load') return this.#onLoad?.(message);
     if (message.kind === 'warning') return this.#emit('warning', { code: message.code, message: message.message });
+    if (message.kind === 'degraded') {
+      const { code, message: text, details } = message;
+      return this.#parts.store?.engineDegraded({ code, message: text, details });
+    }
+    if (message.kind === 'lost') return this.#deviceLost(errorFromWire(message.error) as TidemarkError);
     const pending = this.#pending.get(message.requestNo);
     if (pending === undefined) return;
     const { requestId, stream } = pending;
@@ -242,6 +250,12 @@ export class EngineHost extends EventEmitter implements Engine {
     this.#parts.store?.engineDied();
     this.#emit('degraded', { code: error.code, message: error.message, details: error.details });
   };
+
+  /** The engine thread lives, but can compute nothing more. */
+  #deviceLost(error: TidemarkError): void {
+    this.#lost = error;
+    this.#emit('degraded', { code: error.code, message: error.message, details: error.details });
+  }
 
   #submit(request: RequestOptions, mode: WireRequest['mode'], collect: boolean, probe?: ProbeOptions, onProbe?: (probe: Probe) => void): GenerationStream {
     this.#assertOpen();
@@ -340,17 +354,27 @@ export class EngineHost extends EventEmitter implements Engine {
     const end = performance.now() + deadlineMs;
     const left = () => Math.max(100, end - performance.now());
     this.#closed = true;
-    await this.#link.end(left());
+    const ended = await this.#link.end(left());
+    if (!ended) this.#giveUp();
     for (const [requestNo, pending] of this.#pending) {
-      pending.stream.fail(closedError());
+      pending.stream.fail(ended ? closedError() : stuckError());
       this.#forget(requestNo, pending);
     }
     return (await this.#parts.store?.close(left())) ?? { durable: 0, lost: 0 };
   }
 
+  /** Node would wait for the thread at the end of the process, for ever if need be. */
+  #giveUp(): void {
+    const { stuck } = this.#parts;
+    const name = `engine ${this.#link.threadId}`;
+    stuck.add(name);
+    void this.#link.gone.then(() => stuck.delete(name));
+  }
+
   #assertOpen(): void {
     if (this.#closed) throw closedError();
-    if (this.#link.death !== null) throw this.#link.death;
+    const end = this.#link.death ?? this.#lost;
+    if (end !== null) throw end;
   }
 
   readonly #emit = <E extends keyof EngineEvents>(event: E, payload: EngineEvents[E]): void => {
@@ -361,6 +385,13 @@ export class EngineHost extends EventEmitter implements Engine {
 
 function closedError(): TidemarkError {
   return new TidemarkError('ENGINE_CLOSED', 'The engine has been closed. Create a new one.');
+}
+
+function stuckError(): TidemarkError {
+  return new TidemarkError(
+    'ENGINE_STUCK',
+    'The engine did not come out of a native call before the deadline of close(). Its thread was given up; restart the process before the device is used again.',
+  );
 }
 
 function wireInput(input: PromptInput): WireRequest['input'] {

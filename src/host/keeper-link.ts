@@ -2,11 +2,10 @@
  * The keeper as the main thread holds it: start and replacement of the Worker, messages both ways, questions that settle
  * also when it dies, and the references that keep the process alive only while somebody waits.
  */
-import { once } from 'node:events';
 import type { MessagePort } from 'node:worker_threads';
 import { MessageChannel, Worker } from 'node:worker_threads';
 import type { FromKeeper, KeeperInit, ToKeeper } from './keeper-protocol.ts';
-import { workerFlags } from './worker-flags.ts';
+import { exitOf, workerFlags } from './worker-threads.ts';
 
 export interface KeeperLinkParts {
   readonly init: Omit<KeeperInit, 'port'>;
@@ -79,7 +78,7 @@ export class KeeperLink {
 
   /** Settles when the thread has ended. */
   async ended(): Promise<void> {
-    if (this.#running) await this.#holding(once(this.#worker, 'exit'));
+    if (this.#running) await this.#holding(exitOf(this.#worker));
   }
 
   /** Keeps the process alive until the matching `unref`. */

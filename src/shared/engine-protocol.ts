@@ -4,7 +4,7 @@
  */
 import type { MessagePort } from 'node:worker_threads';
 import type { ChatMessage, Device, FinishReason, LoadProgress, Persist, SamplingOptions, Usage } from '../host/api.ts';
-import type { MissReason, WireError } from './errors.ts';
+import type { ErrorCode, MissReason, WireError } from './errors.ts';
 import type { ProcessShared } from './process-shared.ts';
 import type { RequestRef } from './request-table.ts';
 import type { SessionMemory } from './session/index.ts';
@@ -108,6 +108,10 @@ export type Delivery =
   | { kind: 'progress'; requestNo: number; phase: 'restore' | 'prefill'; tokens: number; totalTokens: number }
   | { kind: 'miss'; requestNo: number; reason: MissReason; detail: string; cachedTokens: number; promptTokens: number }
   | { kind: 'warning'; code: string; message: string }
+  /** The engine stores nothing from now on. */
+  | { kind: 'degraded'; code: ErrorCode; message: string; details: Record<string, unknown> }
+  /** The device is lost: every request was told so, and every later one is refused. */
+  | { kind: 'lost'; error: WireError }
   | { kind: 'load'; progress: LoadProgress };
 
 /** Messages on the delivery port, main → engine: nothing but a nudge; what changed is read from shared words. */
