@@ -118,13 +118,14 @@ export class EngineStoreClient {
     this.#attach();
   }
 
-  recorder(request: WireRequest): BoundaryRecorder {
+  recorder(request: WireRequest, promptTokens: number): BoundaryRecorder {
     return new BoundaryRecorder({
       sink: this.#sink,
       hasher: this.#hasher,
       stream: this.#model.stream,
       blockSize: this.#init.blockSize,
       persist: request.persist === 'finish' ? 'finish' : 'boundary',
+      promptTokens,
       requestId: stagingId(request),
       requestNo: request.requestNo,
       hasFixedState: this.#model.hasFixedState,

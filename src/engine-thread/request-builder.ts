@@ -35,7 +35,7 @@ export function buildSequence(context: EngineContext, store: EngineStoreClient |
     endTokens,
     sampler,
     detokenizer: new StreamingDetokenizer(model.tokenizer, { stop: request.stop }),
-    recorder: persists ? store.recorder(request) : null,
+    recorder: persists ? store.recorder(request, promptTokens.length) : null,
     restore: looksUp ? store.restore(request, promptTokens) : null,
     missReason: looksUp ? null : 'off',
   });

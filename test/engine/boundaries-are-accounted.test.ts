@@ -6,7 +6,7 @@
  */
 import { describe, expect, test } from 'vitest';
 import type { Engine } from '../../dist/index.js';
-import { cacheIn, GREEDY, listen, openEngine, promptIds, until, watchEngines } from '../helpers/engines.ts';
+import { cacheIn, GREEDY, listen, openEngine, promptIds, readAll, until, watchEngines } from '../helpers/engines.ts';
 import { listTree, tempDir } from '../helpers/temp.ts';
 
 watchEngines();
@@ -69,6 +69,28 @@ describe('the sum over states', () => {
     expect(sum(engine)).toBe(captured);
     expect(durable).toBeGreaterThan(0);
     expect(Object.keys(dropped).filter((reason) => reason !== 'backpressure')).toEqual([]);
+  });
+
+  test("persist 'finish' stores nothing before the request has ended, then all blocks and both ends; an abort stores what was computed", async () => {
+    const engine = await openEngine({ maxUnreadChunks: 2, cache: cacheIn(tempDir(), { persist: 'finish' }) });
+    const heard = listen(engine);
+    const request = { tokens: promptIds(100), ...GREEDY, maxTokens: 20 };
+    const generation = engine.generate(request);
+    await generation.next();
+    await until('it waits for its reader', () => engine.stats().tokens.decoded >= 3);
+    expect(engine.stats().boundaries.captured).toBe(0);
+    await readAll(generation);
+    await engine.flush();
+    expect(heard.durable.map((event) => event.tokenCount).sort((a, b) => a - b)).toEqual([99, 119]);
+    expect((await engine.complete(request)).usage.cachedTokens).toBe(99);
+
+    const other = engine.generate({ ...request, tokens: promptIds(60, 3), maxTokens: 1_000 });
+    await other.next();
+    await other.return!();
+    await until('it has ended', () => engine.stats().requests.running === 0);
+    await engine.flush();
+    expect((await engine.complete({ ...request, tokens: promptIds(60, 3) })).usage.cachedTokens).toBe(59);
+    expect(sum(engine)).toBe(engine.stats().boundaries.captured);
   });
 
   test('persist off stores nothing and finds nothing missing', async () => {

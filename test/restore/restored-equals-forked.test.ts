@@ -36,10 +36,8 @@ interface Scenario {
 function restorePoints({ length, blockSize, greedy, persist }: Scenario): number[] {
   const end = length + greedy;
   const points = new Set<number>();
-  if (persist !== 'finish') {
-    for (let at = blockSize; at < end; at += blockSize) points.add(at);
-    if (length > 1) points.add(length - 1);
-  }
+  if (persist !== 'finish') for (let at = blockSize; at < end; at += blockSize) points.add(at);
+  if (length > 1) points.add(length - 1);
   if (greedy > 0) points.add(end - 1);
   return [...points].sort((a, b) => a - b);
 }
@@ -56,7 +54,7 @@ async function restoredEqualsForked(scenario: Scenario): Promise<number[]> {
   const written = await evaluateTokens(writer, { ids: prompt, chunk, greedy, full: true, forks: true });
   expect(written.cachedTokens).toBe(0);
   await writer.close();
-  // In 'finish' mode the steps are the same, so forks are taken at the same points; only the last of them is stored.
+  // In 'finish' mode the steps are the same, so forks are taken at the same points; only the two ends are stored.
   const points = restorePoints(scenario);
   const forks = written.forks!.filter((fork) => points.includes(fork.tokenCount));
   expect(forks.map((fork) => fork.tokenCount)).toEqual(points);
@@ -155,9 +153,9 @@ describe('points in the answer', () => {
     LIMIT_MS,
   );
 
-  test("persist 'finish': the end of the answer is there, and it is all there is", async () => {
-    const points = await restoredEqualsForked({ ...tiny, blockSize: 16, chunk: 32, length: 40, greedy: 50, persist: 'finish' });
-    expect(points).toEqual([89]);
+  test.each([40, 33, 32, 2])("persist 'finish', prompt of %i tokens: its end and that of the answer are there, when the request has ended", async (length) => {
+    const points = await restoredEqualsForked({ ...tiny, blockSize: 16, chunk: 32, length, greedy: 50, persist: 'finish' });
+    expect(points).toEqual([length - 1, length + 49]);
   });
 });
 

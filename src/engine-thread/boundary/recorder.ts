@@ -65,6 +65,8 @@ export interface RecorderParts {
   stream: Stream;
   blockSize: number;
   persist: Exclude<Persist, 'off'>;
+  /** Length of the prompt: one token before its end is where an exact repeat of it resumes. */
+  promptTokens: number;
   requestId: string;
   requestNo: number;
   hasFixedState: boolean;
@@ -104,6 +106,8 @@ export class BoundaryRecorder {
   #closed = false;
   /** Of the pass that is being computed. */
   #announced: Draft | null = null;
+  /** With persist 'finish', the prompt's end: its state is gone from the live caches when the request ends. */
+  #kept: Draft | null = null;
 
   constructor(parts: RecorderParts) {
     this.#parts = parts;
@@ -139,16 +143,38 @@ export class BoundaryRecorder {
 
   /** Boundary at `at`: caches hold at least `at` tokens, fixed state exactly `at`. */
   capture(caches: readonly LayerCache[], tokens: readonly number[], at: number, mayWait: boolean): void {
-    if (this.#parts.persist !== 'boundary' || at <= this.#recorded) return;
-    this.#record(caches, tokens, at, true, mayWait);
+    if (at <= this.#recorded) return;
+    if (this.#parts.persist === 'boundary') this.#record(caches, tokens, at, true, mayWait);
+    else if (at === this.#parts.promptTokens - 1) this.#keep(caches, tokens, at);
+  }
+
+  #keep(caches: readonly LayerCache[], tokens: readonly number[], at: number): void {
+    this.#extendChain(tokens, at);
+    const draft = this.#draft(caches, tokens, this.#startOf(at), at, true);
+    // A fault that lasts is met again, and counted, at the end of the request.
+    if (draft === null || 'error' in draft) return;
+    try {
+      const lazy = tensorsOf(draft);
+      if (lazy.length > 0) evaluate(lazy);
+      this.#kept = draft;
+    } catch (error) {
+      release(draft);
+      this.#failed(error);
+    }
   }
 
   /** End of the answer. With persist 'finish' this is where everything is stored. `mayWait`: nobody else has work. */
   finish(caches: readonly LayerCache[], tokens: readonly number[], computed: number, aborted: boolean, mayWait: boolean): void {
     if (this.#closed) return;
     if (this.#parts.persist === 'finish') {
-      const { blockSize } = this.#parts;
+      const { blockSize, sink } = this.#parts;
       for (let at = this.#recorded - (this.#recorded % blockSize) + blockSize; at < computed; at += blockSize) this.#record(caches, tokens, at, false, mayWait);
+      const kept = this.#kept;
+      this.#kept = null;
+      if (kept !== null) {
+        kept.stored = sink.has(kept.hash, kept.state !== null);
+        this.#handOver(kept, mayWait);
+      }
     } else if (aborted) {
       return;
     }
@@ -159,6 +185,8 @@ export class BoundaryRecorder {
     if (this.#closed) return;
     this.#closed = true;
     this.#forget();
+    if (this.#kept !== null) release(this.#kept);
+    this.#kept = null;
     this.#parts.sink.requestEnded(this.#parts.requestId);
   }
 
