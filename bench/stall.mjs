@@ -49,7 +49,7 @@ export async function measure(name, rounds) {
       restore: createRestoreMemory(),
     });
     const hubPort = await hub.attachSession(memory);
-    const store = { memory, cacheDir: hub.dir, mode: hub.mode, hubPort, blockSize: BLOCK, restoreDeadlineMs: 10_000, salt: '' };
+    const store = { memory, cacheDir: hub.dir, mode: hub.mode, hubPort, blockSize: BLOCK, restoreDeadlineMs: 10_000, salt: '', stateCodec: 'fp32' };
     hub.ref();
     const worker = new Worker(new URL('./lib/stall-worker.mjs', import.meta.url), {
       workerData: { shared: registry.shared, store, name, rounds, warmUp: 16 },

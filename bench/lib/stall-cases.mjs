@@ -30,7 +30,7 @@ export function openCase(name, stream) {
             { shape: shape.state, dtype: 'float32' },
           ]),
     );
-  const model = { fingerprint: 'f'.repeat(64), device: 'cpu', compute: 'float32', stream, hasFixedState: true, hasSliceableState: true };
+  const model = { fingerprint: 'f'.repeat(64), device: 'cpu', compute: 'float32', stream, hasFixedState: true, hasSliceableState: true, causal: {} };
   return { model, makeCaches, step: (caches, _tokens, beside) => syntheticStep(caches, shape, stream, beside) };
 }
 

@@ -9,6 +9,7 @@ import { EngineStoreClient } from '../../dist/engine-thread/engine-store-client.
 import { setBlasThreads } from '../../dist/engine-thread/mlx/memory.js';
 import { clearThreadStreams } from '../../dist/engine-thread/mlx/metal-sync.js';
 import * as mx from '../../dist/engine-thread/mlx/ops.js';
+import { tensorReader } from '../../dist/engine-thread/mlx/read-many.js';
 import { openEngineStream } from '../../dist/engine-thread/mlx/streams.js';
 import { attachSession } from '../../dist/shared/session/index.js';
 import { ThreadTable } from '../../dist/shared/sync/thread-table.js';
@@ -56,26 +57,32 @@ function timed(companion) {
   return timer;
 }
 
-/** Everything a boundary stores, as contiguous tensors: what the plain copies read. */
-function sourcesOf(end) {
-  const parts = caches.flatMap((cache) =>
-    cache.tensors().map((t) => {
-      const shape = mx.shapeOf(t);
-      const rows = cache.sliceable ? mx.slice(t, [0, 0, end - BLOCK, 0], [1, shape[1], end, shape[3]], stream) : t;
-      return mx.contiguous(rows, stream);
-    }),
-  );
-  mx.evaluate(parts);
-  return parts.map((t) => ({ t, bytes: mx.nbytes(t) }));
+/** The places in the caches' own memory of all that a boundary stores, for one plain copy of them: tensor, from, size, to. */
+function piecesOf(end) {
+  const pieces = [];
+  let to = 0;
+  const piece = (t, from, size) => {
+    pieces.push(t, from, size, to);
+    to += size;
+  };
+  for (const cache of caches) {
+    for (const t of cache.tensors()) {
+      if (!cache.sliceable) {
+        piece(t, 0, mx.nbytes(t));
+        continue;
+      }
+      const [, heads, capacity] = mx.shapeOf(t);
+      const rowBytes = mx.nbytes(t) / heads / capacity;
+      for (let head = 0; head < heads; head++) piece(t, (head * capacity + end - BLOCK) * rowBytes, BLOCK * rowBytes);
+    }
+  }
+  bytes = to;
+  return Float64Array.from(pieces);
 }
 
-function plainCopy(sources) {
-  let at = 0;
+function plainCopy(pieces) {
   const begin = performance.now();
-  for (const { t, bytes } of sources) {
-    mx.readBytes(t, 0, room.subarray(at, at + bytes));
-    at += bytes;
-  }
+  tensorReader.readMany(pieces, room);
   return performance.now() - begin;
 }
 
@@ -104,18 +111,15 @@ for (let round = -warmUp; round < rounds; round++) {
   const end = (block + 1) * BLOCK;
   const timer = timed(recorder.announce(caches, tokens, end));
   step(caches, tokens.slice(end - BLOCK, end), timer);
-  mx.scope(() => {
-    const sources = sourcesOf(end);
-    bytes = sources.reduce((sum, source) => sum + source.bytes, 0);
-    room ??= new Uint8Array(new SharedArrayBuffer(bytes));
-    plainCopy(sources); // neither finds the sources colder than the other
-    const before = plainCopy(sources);
-    const captured = capture(end);
-    const after = plainCopy(sources);
-    if (round < 0) return;
-    const [plain, again] = round % 2 === 0 ? [before, after] : [after, before];
-    samples.push({ plain, again, capture: captured, beside: timer.ms });
-  });
+  const pieces = piecesOf(end);
+  room ??= new Uint8Array(new SharedArrayBuffer(bytes));
+  plainCopy(pieces); // neither finds the sources colder than the other
+  const before = plainCopy(pieces);
+  const captured = capture(end);
+  const after = plainCopy(pieces);
+  if (round < 0) continue;
+  const [plain, again] = round % 2 === 0 ? [before, after] : [after, before];
+  samples.push({ plain, again, capture: captured, beside: timer.ms });
 }
 recorder.close();
 for (const cache of caches) cache.release();

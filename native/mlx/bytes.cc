@@ -18,13 +18,39 @@ mx::array fromBytes(Call& c, Bytes bytes, mx::Shape shape, mx::Dtype dtype) {
   return copyIn(bytes.data, std::move(shape), dtype, c.env.engineStream ? &*c.env.engineStream : nullptr);
 }
 
-void readBytes(Call& c, HandleArg handle, double from, Bytes target) {
-  const mx::array& a = requireAvailable(c, handle.value);
+/// The array behind `handle` if bytes [from, from + size) of it can be copied as they lie.
+const mx::array& requireBytes(Call& c, Handle handle, double from, double size) {
+  const mx::array& a = requireAvailable(c, handle);
   if (!a.flags().row_contiguous) throw Fail{"INVALID_ARGUMENT", "only row-contiguous tensors can be read; use contiguous() and evaluate first"};
-  if (!(from >= 0 && from + static_cast<double>(target.size) <= static_cast<double>(a.nbytes())) || from != std::trunc(from)) {
-    throw Fail{"INVALID_ARGUMENT", "bytes " + std::to_string(from) + " + " + std::to_string(target.size) + " lie outside a tensor of " + std::to_string(a.nbytes()) + " bytes"};
+  if (from < 0 || from != static_cast<double>(static_cast<uint64_t>(from)) || from + size > static_cast<double>(a.nbytes())) {
+    throw Fail{"INVALID_ARGUMENT", "bytes " + std::to_string(from) + " + " + std::to_string(size) + " lie outside a tensor of " + std::to_string(a.nbytes()) + " bytes"};
   }
+  return a;
+}
+
+void readBytes(Call& c, HandleArg handle, double from, Bytes target) {
+  const mx::array& a = requireBytes(c, handle.value, from, static_cast<double>(target.size));
   copyOut(a, static_cast<size_t>(from), target.data, target.size);
+}
+
+/// One copy of `readMany`: `size` bytes from byte `from` of a tensor to byte `at` of the target.
+struct Piece {
+  double tensor, from, size, at;
+};
+
+/// As readBytes for each piece, with one call; all are checked before the first byte is copied.
+void readMany(Call& c, Bytes pieces, Bytes target) {
+  if (pieces.size % sizeof(Piece) != 0) throw Fail{"INVALID_ARGUMENT", "pieces come as four doubles each"};
+  std::vector<Piece> list(pieces.size / sizeof(Piece));
+  std::memcpy(list.data(), pieces.data, pieces.size);
+  for (const Piece& piece : list) {
+    if (piece.size < 0 || piece.at < 0 || piece.size != static_cast<double>(static_cast<uint64_t>(piece.size)) || piece.at != static_cast<double>(static_cast<uint64_t>(piece.at)) ||
+        piece.at + piece.size > static_cast<double>(target.size)) {
+      throw Fail{"INVALID_ARGUMENT", "bytes " + std::to_string(piece.at) + " + " + std::to_string(piece.size) + " lie outside a target of " + std::to_string(target.size) + " bytes"};
+    }
+    requireBytes(c, piece.tensor, piece.from, piece.size);
+  }
+  for (const Piece& piece : list) copyOut(c.env.table.use(piece.tensor), static_cast<size_t>(piece.from), target.data + static_cast<size_t>(piece.at), static_cast<size_t>(piece.size));
 }
 
 /// Calls `visit(element index in row order, pointer to the element)`; strides are in elements.
@@ -138,6 +164,7 @@ void unregisterHostMemory(Call& c, Bytes bytes) {
 void bindBytes(Binder& b) {
   b.def("fromBytes", [](Call& c, Bytes bytes, mx::Shape shape, mx::Dtype dtype) { return fromBytes(c, bytes, std::move(shape), dtype); });
   b.def("readBytes", [](Call& c, HandleArg handle, double from, Bytes target) { readBytes(c, handle, from, target); });
+  b.def("readMany", [](Call& c, Bytes pieces, Bytes target) { readMany(c, pieces, target); });
   b.def("toFloat32Array", [](Call& c, HandleArg handle) { return toTypedArray<float>(c, handle, napi_float32_array); });
   b.def("toInt32Array", [](Call& c, HandleArg handle) { return toTypedArray<int32_t>(c, handle, napi_int32_array); });
   b.def("itemNumber", [](Call& c, HandleArg handle) { return itemNumber(c, handle); });

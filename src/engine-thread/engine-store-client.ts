@@ -6,21 +6,21 @@
  * restore region), each with its limit.
  */
 
+import { CopyPlan } from '../shared/blocks/copy-plan.ts';
 import { ChainHasher, type ChainIdentity } from '../shared/blocks/identity.ts';
-import type { ImageLayout } from '../shared/blocks/image.ts';
 import type { EngineStoreInit, WireRequest } from '../shared/engine-protocol.ts';
 import type { DropReason, ErrorCode } from '../shared/errors.ts';
 import { errnoOf } from '../shared/files.ts';
 import { HubControl } from '../shared/loop-control.ts';
-import { attachSession, type Reservation, reserveUnit, type Session } from '../shared/session/index.ts';
+import { attachSession, type PlacedUnit, reserveUnit, type Session } from '../shared/session/index.ts';
 import type { ThreadHandle } from '../shared/sync/thread-table.ts';
 import { IndexReader } from './boundary/lookup.ts';
-import { type BlockUnit, publishBlock, unitBytes, unitsInFlight } from './boundary/publish.ts';
+import { type BlockUnit, placeBlock, publishBlock, unitBytes, unitsInFlight } from './boundary/publish.ts';
 import { type BlockSink, BoundaryRecorder, type CapturedBlock, type PreparedBlock } from './boundary/recorder.ts';
 import { RestoreClient } from './boundary/restore.ts';
 import { RestoreAttempt } from './boundary/restore-attempt.ts';
 import { RestoreBuilder } from './boundary/restore-builder.ts';
-import type { SaveOptions } from './boundary/save.ts';
+import { dropReasonOf, type PlacedSave, type SaveOptions } from './boundary/save.ts';
 import { BoundarySnapshotStore } from './boundary/snapshot-store.ts';
 import type { EngineModel } from './engine-model.ts';
 import { mlxVersion } from './mlx/memory.ts';
@@ -164,24 +164,61 @@ export class EngineStoreClient {
   }
 
   #prepare(block: CapturedBlock): Prepared | null {
+    const plan = new CopyPlan();
+    let unit: PlacedUnit | null = null;
     try {
-      const unit = this.#unitOf(block);
-      const stateImage = block.state === null ? null : this.#snapshots!.layOut(block.requestId, block.end, block.state, this.#saveOptions(block));
-      return new Prepared(unit, stateImage, reserveUnit(this.#session, unitBytes(unit), 0));
+      // Room for the rows first: a state without them would be written for nothing.
+      unit = placeBlock(this.#session, this.#unitOf(block), plan);
+      if (unit === null) return null;
+      if (block.state === null) return new Prepared(plan, unit, null);
+      const state = this.#snapshots!.place(block.requestId, block.end, block.state, this.#saveOptions(block), plan);
+      if (state !== null) return new Prepared(plan, unit, state);
     } catch {
       // `put` tries again, and says what is wrong.
-      return null;
     }
+    unit?.release();
+    return null;
   }
 
   /** Whatever goes wrong in the store costs this boundary, never the answer. */
   #put(block: CapturedBlock, mayWait: boolean, prepared: Prepared | null): 'accepted' | DropReason {
     try {
-      return this.#handOver(block, mayWait, prepared);
+      return prepared === null ? this.#handOver(block, mayWait) : this.#finish(prepared);
     } catch (error) {
       this.#reports.warn(`The boundary at token ${block.end} could not be stored: ${error instanceof Error ? error.message : String(error)}`);
       return 'lock';
     }
+  }
+
+  /** The block's place is taken: what is left is one copy, and saying so. */
+  #finish({ plan, unit, state }: Prepared): 'accepted' | DropReason {
+    const session = this.#session;
+    try {
+      plan.run();
+    } catch (error) {
+      // A state codec may refuse values.
+      const reason = dropReasonOf(error);
+      this.#sink.dropped(reason, error instanceof Error ? error.message : String(error));
+      return reason;
+    }
+    if (state === null) {
+      const queued = unit.queue();
+      if (queued === 'queued') session.storeBell.ring();
+      return queued === 'queued' ? 'accepted' : queued;
+    }
+    const stagedBefore = session.stagedSequence;
+    const unitOutcome = { is: 'closed' as 'queued' | DropReason };
+    const saved = state.publish(() => {
+      unitOutcome.is = unit.queueUnderPending();
+    });
+    const queued = unitOutcome.is;
+    // Waking a thread costs more than all else here, so it comes last, and one is enough: the store worker cannot do the unit
+    // before its state has left the writer's queue, and that rings its bell. It has not left it while the sequence is the same.
+    const inQueue = saved.ok && saved.how === 'queued';
+    if (inQueue) session.writerBell.ring();
+    if (queued === 'queued' && (!inQueue || session.stagedSequence !== stagedBefore)) session.storeBell.ring();
+    if (!saved.ok) return saved.reason === 'failed' ? 'backpressure' : saved.reason;
+    return queued === 'queued' ? 'accepted' : queued;
   }
 
   #unitOf(block: CapturedBlock): BlockUnit {
@@ -194,10 +231,10 @@ export class EngineStoreClient {
     return { blockSize: this.#init.blockSize, block: { hash, parent, tokens, fingerprint: this.#identity.fingerprint }, requestNo };
   }
 
-  #handOver(block: CapturedBlock, mayWait: boolean, prepared: Prepared | null): 'accepted' | DropReason {
-    const unit = prepared?.unit ?? this.#unitOf(block);
-    // Room for the rows first: a state without them would be written for nothing.
-    const reservation = prepared?.reservation ?? reserveUnit(this.#session, unitBytes(unit), mayWait ? this.#session.limits.reserveWaitMs : 0);
+  #handOver(block: CapturedBlock, mayWait: boolean): 'accepted' | DropReason {
+    const unit = this.#unitOf(block);
+    // Room for the rows first, as in #prepare.
+    const reservation = reserveUnit(this.#session, unitBytes(unit), mayWait ? this.#session.limits.reserveWaitMs : 0);
     if (reservation === null) {
       // Rows alone, where a restore needs a state too, are no boundary.
       if (block.state !== null || !this.#model.hasFixedState) this.#count('backpressure');
@@ -205,7 +242,7 @@ export class EngineStoreClient {
     }
     try {
       if (block.state !== null) {
-        const options = { ...this.#saveOptions(block), mayWait, onCopied: block.stateCopied, ...(prepared?.stateImage ? { image: prepared.stateImage } : {}) };
+        const options = { ...this.#saveOptions(block), mayWait, onCopied: block.stateCopied };
         const saved = this.#snapshots!.save(block.requestId, block.end, block.state, options);
         if (!saved.ok) return saved.reason === 'failed' ? 'backpressure' : saved.reason;
       }
@@ -228,20 +265,21 @@ export class EngineStoreClient {
   }
 }
 
-/** A block's headers and, if there was some, room for its rows. */
+/** Places for a block's files, headers written, copies noted. */
 class Prepared implements PreparedBlock {
-  readonly unit: BlockUnit;
-  readonly stateImage: ImageLayout | null;
-  readonly reservation: Reservation | null;
+  readonly plan: CopyPlan;
+  readonly unit: PlacedUnit;
+  readonly state: PlacedSave | null;
 
-  constructor(unit: BlockUnit, stateImage: ImageLayout | null, reservation: Reservation | null) {
+  constructor(plan: CopyPlan, unit: PlacedUnit, state: PlacedSave | null) {
+    this.plan = plan;
     this.unit = unit;
-    this.stateImage = stateImage;
-    this.reservation = reservation;
+    this.state = state;
   }
 
   release(): void {
-    this.reservation?.release();
+    this.state?.release();
+    this.unit.release();
   }
 }
 

@@ -42,6 +42,18 @@ export interface TensorEncoding {
   readonly width?: number;
 }
 
+/** Copies out of many tensors with one call. */
+export interface BulkReader {
+  /** For each piece four numbers: id, first byte, length, place in `target`. */
+  readMany(pieces: Float64Array, target: Uint8Array): void;
+}
+
+export interface BulkBytes {
+  readonly reader: BulkReader;
+  /** Says where bytes [from, from + length) of the tensor lie: `size` bytes from byte `place` of what the reader calls `id`. */
+  eachPiece(from: number, length: number, visit: (id: number, place: number, size: number, done: number) => void): void;
+}
+
 /** One tensor's bytes, row-major and contiguous. `byteLength` is the product of `shape` times the size of `dtype`. */
 export interface TensorBytes {
   /** Type and shape of the bytes; with an `encoding`, of the encoded ones. */
@@ -51,6 +63,8 @@ export interface TensorBytes {
   readonly encoding?: TensorEncoding;
   /** Copies `target.length` bytes starting at byte `from` of the tensor. Synchronous; the caller keeps `target` alive. */
   copyTo(target: Uint8Array, from: number): void;
+  /** How the bytes are copied together with those of other tensors. */
+  readonly bulk?: BulkBytes;
 }
 
 /** A number of the state itself. A handle of the native layer is a number too, and its type says so: it is refused here. */

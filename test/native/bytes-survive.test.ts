@@ -4,6 +4,7 @@ import { truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import * as mx from '../../src/engine-thread/mlx/ops.ts';
+import { tensorReader } from '../../src/engine-thread/mlx/read-many.ts';
 import { tempDir } from '../helpers/temp.ts';
 
 const s = mx.openEngineStream('cpu');
@@ -41,6 +42,33 @@ describe('every bfloat16 pattern', () => {
     const target = new Uint8Array(131_072);
     mx.readBytes(t, 0, target);
     expect(Buffer.compare(target, patterns(false))).toBe(0);
+  });
+
+  test('many pieces with one call, into shared memory', () => {
+    const tensors = [mx.fromBytes(patterns(true), [256, 256], 'bfloat16'), mx.fromBytes(patterns(false).reverse(), [131_072], 'uint8')];
+    const target = new Uint8Array(new SharedArrayBuffer(300_000));
+    const pieces = Float64Array.of(tensors[0]!, 1000, 70_000, 7, tensors[1]!, 0, 131_072, 100_001, tensors[0]!, 131_071, 1, 299_999);
+    tensorReader.readMany(pieces, target);
+    expect(Buffer.compare(target.slice(7, 70_007), patterns(false).slice(1000, 71_000))).toBe(0);
+    expect(Buffer.compare(target.slice(100_001, 231_073), patterns(false).reverse())).toBe(0);
+    expect(target[299_999]).toBe(255);
+    expect(target.slice(231_073, 299_999).every((byte) => byte === 0)).toBe(true);
+  });
+
+  test('with one bad piece nothing is copied', () => {
+    const t = mx.fromBytes(patterns(true), [256, 256], 'bfloat16');
+    const lazy = mx.add(t, 1, s);
+    const target = new Uint8Array(1000);
+    for (const bad of [
+      [t, 131_000, 100, 0],
+      [t, 0, 100, 901],
+      [t, -1, 1, 0],
+      [t, 0, 0.5, 0],
+      [lazy, 0, 1, 0],
+    ]) {
+      expect(code(() => tensorReader.readMany(Float64Array.from([t, 2, 500, 0, ...bad]), target))).toBe('INVALID_ARGUMENT');
+      expect(target.every((byte) => byte === 0)).toBe(true);
+    }
   });
 
   test('through copy, contiguous, slice updates and a view as other types', () => {

@@ -2,11 +2,11 @@
  * Handing a block to the store worker, on the engine thread. Copies bytes, never waits for the disk or for a lock that is
  * held for longer than microseconds.
  */
+import type { CopyPlan } from '../../shared/blocks/copy-plan.ts';
 import { type ImageLayout, layoutImage } from '../../shared/blocks/image.ts';
 import type { DropReason } from '../../shared/errors.ts';
 import type { LayerState } from '../../shared/layer-state.ts';
-import { type Reservation, requestKey, type Session, submitUnit } from '../../shared/session/index.ts';
-import { ITEM, STATE } from '../../shared/session/item-table.ts';
+import { type PlacedUnit, placeUnit, type Reservation, requestKey, type Session, submitUnit, type UnitSpec } from '../../shared/session/index.ts';
 
 export interface BlockUnit {
   readonly requestNo: number;
@@ -65,7 +65,7 @@ function layoutUnit(unit: BlockUnit): ImageLayout {
 export function unitsInFlight(session: Session): number {
   const { items, layout } = session;
   let count = 0;
-  for (let item = layout.firstUnit; item < layout.itemCount; item += 1) if (items.get(item, ITEM.state) !== STATE.free) count += 1;
+  for (let item = layout.firstUnit; item < layout.itemCount; item += 1) if (items.isAccepted(item)) count += 1;
   return count;
 }
 
@@ -74,14 +74,36 @@ export function unitsInFlight(session: Session): number {
  * this returns. Without a state part the unit is its own boundary and is counted in the ledger here.
  */
 export function publishBlock(session: Session, unit: BlockUnit, reservation: Reservation | null = null): 'queued' | DropReason {
+  const spec = specOf(unit);
+  return spec === null ? 'invalid' : counted(session, unit, () => submitUnit(session, spec, reservation));
+}
+
+/**
+ * As `publishBlock`, in two steps: takes the place and notes the copies in `plan` before the tensors are computed. `queue` hands
+ * it over once the plan has run; the caller then rings `storeBell`. Null when there is no room at once.
+ */
+export function placeBlock(session: Session, unit: BlockUnit, plan: CopyPlan): PlacedUnit | null {
+  const spec = specOf(unit);
+  const place = spec === null ? 'invalid' : placeUnit(session, spec, null, plan);
+  if (typeof place === 'string') return null;
+  // With a state part it is the state that is counted.
+  if (unit.hasState) return place;
+  const queue = (): 'queued' | DropReason => counted(session, unit, () => place.queue());
+  return { plan, queue, queueUnderPending: () => place.queueUnderPending(), release: () => place.release() };
+}
+
+function specOf(unit: BlockUnit): UnitSpec | null {
   const key = requestKey(unit.requestId);
-  if (key === null) return 'invalid';
+  const { requestNo, tokenCount, hash, hasState } = unit;
+  return key === null ? null : { key, requestNo, tokenCount, block: hash, hasState, image: layoutOf(unit) };
+}
+
+function counted(session: Session, unit: BlockUnit, hand: () => 'queued' | DropReason): 'queued' | DropReason {
   const isBoundary = !unit.kv.some((layer) => layer.stored === 'none');
   if (isBoundary) session.ledger.capture();
   let outcome: 'queued' | DropReason = 'poisoned';
   try {
-    const { requestNo, tokenCount, hash, hasState } = unit;
-    outcome = submitUnit(session, { key, requestNo, tokenCount, block: hash, hasState, image: layoutOf(unit) }, reservation);
+    outcome = hand();
     return outcome;
   } finally {
     if (isBoundary && outcome !== 'queued') session.ledger.move('pending', `dropped:${outcome}`);

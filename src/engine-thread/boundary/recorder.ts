@@ -18,7 +18,7 @@ import { type DropReason, TidemarkError } from '../../shared/errors.ts';
 import type { LayerState } from '../../shared/layer-state.ts';
 import { type LayerCache, PendingCapture } from '../cache/layer-cache.ts';
 import { captureKv, captureState } from '../cache/registry.ts';
-import { evaluate } from '../mlx/ops.ts';
+import { evaluate, release as releaseTensor } from '../mlx/ops.ts';
 import type { Stream, Tensor } from '../mlx/types.ts';
 
 /** One block as the stores take it. */
@@ -89,6 +89,9 @@ interface Draft {
   readonly ids: Uint32Array;
   readonly kv: PendingCapture[];
   readonly state: PendingCapture[] | null;
+  /** Tensors that they own, until they are let go. */
+  readonly kvTensors: Tensor[];
+  readonly stateTensors: Tensor[];
   block: CapturedBlock | null;
   /** The store has it already. */
   stored: boolean;
@@ -144,8 +147,14 @@ export class BoundaryRecorder {
   /** Boundary at `at`: caches hold at least `at` tokens, fixed state exactly `at`. */
   capture(caches: readonly LayerCache[], tokens: readonly number[], at: number, mayWait: boolean): void {
     if (at <= this.#recorded) return;
-    if (this.#parts.persist === 'boundary') this.#record(caches, tokens, at, true, mayWait);
-    else if (at === this.#parts.promptTokens - 1) this.#keep(caches, tokens, at);
+    if (this.#parts.persist !== 'boundary') {
+      if (at === this.#parts.promptTokens - 1) this.#keep(caches, tokens, at);
+      return;
+    }
+    const draft = this.#announced;
+    if (draft === null || draft.end !== at || this.#holes.length > 0) return this.#record(caches, tokens, at, true, mayWait);
+    this.#announced = null;
+    this.#settle(at, this.#handOver(draft, mayWait));
   }
 
   #keep(caches: readonly LayerCache[], tokens: readonly number[], at: number): void {
@@ -203,9 +212,11 @@ export class BoundaryRecorder {
       }
       this.#holes.shift();
     }
-    const draft = this.#announced?.end === at && withState ? this.#announced : null;
-    this.#announced = draft === null ? this.#announced : null;
-    const outcome = draft === null ? this.#put(caches, tokens, this.#startOf(at), at, withState, mayWait) : this.#handOver(draft, mayWait);
+    this.#settle(at, this.#put(caches, tokens, this.#startOf(at), at, withState, mayWait));
+  }
+
+  #settle(at: number, outcome: 'accepted' | DropReason): void {
+    const { blockSize } = this.#parts;
     if (outcome === 'accepted') {
       this.#recorded = at;
     } else if (at % blockSize === 0) {
@@ -245,7 +256,10 @@ export class BoundaryRecorder {
   /** Everything of the draft is evaluated. */
   #handOver(draft: Draft, mayWait: boolean): 'accepted' | DropReason {
     try {
-      return draft.stored ? 'accepted' : this.#parts.sink.put(this.#blockOf(draft), mayWait, draft.prepared);
+      if (draft.stored) return 'accepted';
+      const outcome = this.#parts.sink.put(this.#blockOf(draft), mayWait, draft.prepared);
+      if (outcome === 'accepted') draft.prepared = null;
+      return outcome;
     } finally {
       release(draft);
     }
@@ -260,7 +274,9 @@ export class BoundaryRecorder {
     try {
       kv = captureKv(caches, start, end, stream) ?? caches.map((cache) => PendingCapture.placeholder(cache.className));
       const state = stateWanted ? captureState(caches, end, stream) : null;
-      return { start, end, ...this.#identify(tokens, start, end), kv, state, block: null, stored: false, prepared: null };
+      const kvTensors = kv.flatMap((capture) => capture.tensors());
+      const stateTensors = state?.flatMap((capture) => capture.tensors()) ?? [];
+      return { start, end, ...this.#identify(tokens, start, end), kv, state, kvTensors, stateTensors, block: null, stored: false, prepared: null };
     } catch (error) {
       for (const capture of kv) capture.release();
       return { error };
@@ -280,7 +296,7 @@ export class BoundaryRecorder {
       tokens: ids,
       kv: kv.map((capture) => capture.toLayerState()),
       state: state?.map((capture) => capture.toLayerState()) ?? null,
-      stateCopied: () => releaseAll(state ?? []),
+      stateCopied: () => letGo(draft.stateTensors),
     };
     return draft.block;
   }
@@ -311,19 +327,17 @@ export class BoundaryRecorder {
   }
 }
 
-function capturesOf({ kv, state }: Draft): PendingCapture[] {
-  return [...kv, ...(state ?? [])];
-}
-
 function tensorsOf(draft: Draft): Tensor[] {
-  return capturesOf(draft).flatMap((capture) => capture.tensors());
+  return [...draft.kvTensors, ...draft.stateTensors];
 }
 
 function release(draft: Draft): void {
   draft.prepared?.release();
-  releaseAll(capturesOf(draft));
+  letGo(draft.kvTensors);
+  letGo(draft.stateTensors);
 }
 
-function releaseAll(captures: readonly PendingCapture[]): void {
-  for (const capture of captures) capture.release();
+/** Once: the list is empty afterwards. */
+function letGo(tensors: Tensor[]): void {
+  for (let t = tensors.pop(); t !== undefined; t = tensors.pop()) releaseTensor(t);
 }

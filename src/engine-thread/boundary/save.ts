@@ -6,6 +6,7 @@
  * item, which is outside of it, and move into the queue without another copy when room comes. If none comes, the overflow
  * policy decides. A true answer that was not queued means the file is on disk.
  */
+import type { CopyPlan } from '../../shared/blocks/copy-plan.ts';
 import { fillImage, type ImageLayout, layoutImage } from '../../shared/blocks/image.ts';
 import { DROP_REASONS, type DropReason, TidemarkError } from '../../shared/errors.ts';
 import type { Files } from '../../shared/files.ts';
@@ -32,8 +33,6 @@ export interface SaveOptions {
   /** Tokens of a full block. Given, append-only state is stored as the rows of its own block. */
   readonly blockSize?: number;
   readonly block?: BlockIdentity;
-  /** From `layOut` of the same layers, request and options: what is left to do is the copy. */
-  readonly image?: ImageLayout;
   /** The request's number, for events. */
   readonly requestNo?: number;
   /** Admission obtained before; used up or released in any case. */
@@ -94,15 +93,32 @@ export function save(session: Session, files: Files, request: SaveRequest): Save
     return refuse('lock', 'the pending buffer is not to be had');
   }
   // From here on the boundary is counted: as dropped by this function, or by whoever makes its item invisible.
-  const placed = new Placement(session, request);
-  try {
-    return placed.run(files);
-  } catch (error) {
-    const reason = reasonOf(error);
-    placed.drop(reason);
-    if (error instanceof TidemarkError && error.code === 'LOCK_OWNER_DIED') session.fail();
-    return refuse(reason, error instanceof Error ? error.message : String(error));
-  }
+  const placement = new Placement(session, request);
+  return placement.attempt(() => placement.run(files));
+}
+
+/** A save with its place and its bytes, not published yet. Ends with `publish` or `release`; after one of them both do nothing. */
+export interface PlacedSave {
+  /**
+   * Makes it the boundary's pending entry, once the copies are made; the caller then rings `writerBell`. Under the same lock
+   * `together` hands over what belongs to it, unless the save is refused.
+   */
+  publish(together: () => void): SaveResult;
+  /** Gives everything back; nothing is counted. */
+  release(): void;
+}
+
+/**
+ * The first half of a save, before its bytes are there: takes a place and notes the copies in `plan`. Null when that cannot be
+ * had at once, or something is wrong with it; `save` then says what.
+ */
+export function placeSave(session: Session, request: SaveRequest, image: ImageLayout, plan: CopyPlan): PlacedSave | null {
+  if (session.state !== 'open' || !isTokenCount(request.tokenCount)) return null;
+  const placement = new Placement(session, request);
+  return session.guarded<PlacedSave | null>(
+    () => placement.place(image, plan),
+    () => null,
+  );
 }
 
 /** One save on its way; counts it once, whatever happens. */
@@ -122,7 +138,7 @@ class Placement {
     const { options } = this.#request;
     const captured = typeof this.#request.layers === 'function' ? this.#request.layers() : this.#request.layers;
     if (captured.length === 0) return this.#dropped('empty', 'no layer was captured');
-    const image = options.image ?? layOutSave({ ...this.#request, layers: captured });
+    const image = layOutSave({ ...this.#request, layers: captured });
     const admitted = this.#admit(image.totalBytes);
     if (typeof admitted !== 'string') {
       this.#fill(admitted, image);
@@ -133,12 +149,46 @@ class Placement {
     return this.#overflow(image, admitted, files);
   }
 
+  place(image: ImageLayout, plan: CopyPlan): PlacedSave | null {
+    const ref = this.#admit(image.totalBytes);
+    if (typeof ref === 'string') return null;
+    plan.add(image, this.#session.space.bytesOf(ref.item)!);
+    return {
+      publish: (together) => {
+        if (this.#ref === null) return refuse('closed', 'it was ended before');
+        this.#session.ledger.capture();
+        return this.attempt(() => this.#publish(ref, 'queue', together) ?? { ok: true, how: 'queued' });
+      },
+      release: () =>
+        this.#session.guarded<void>(
+          () => this.#free(),
+          () => undefined,
+        ),
+    };
+  }
+
+  /** Runs what ends the save; an error counts as its reason. */
+  attempt(run: () => SaveResult): SaveResult {
+    try {
+      return run();
+    } catch (error) {
+      const reason = dropReasonOf(error);
+      this.drop(reason);
+      if (error instanceof TidemarkError && error.code === 'LOCK_OWNER_DIED') this.#session.fail();
+      return refuse(reason, error instanceof Error ? error.message : String(error));
+    }
+  }
+
   /** Counts the boundary as dropped unless it is counted already, and frees what is still ours. */
   drop(reason: DropReason): void {
-    const { space, ledger, state } = this.#session;
     this.#request.options.reservation?.release();
-    if (!this.#settled) ledger.move('pending', `dropped:${reason}`);
+    if (!this.#settled) this.#session.ledger.move('pending', `dropped:${reason}`);
     this.#settled = true;
+    this.#free();
+  }
+
+  #free(): void {
+    const { space, state } = this.#session;
     const ref = this.#ref;
     if (ref === null || state === 'failed') return;
     this.#ref = null;
@@ -212,11 +262,11 @@ class Placement {
   }
 
   /** Null when it is published; then the item is no longer ours. */
-  #publish(ref: ItemRef, how: 'queue' | 'express' | 'inline'): SaveResult | null {
+  #publish(ref: ItemRef, how: 'queue' | 'express' | 'inline', together: (() => void) | null = null): SaveResult | null {
     const session = this.#session;
     // The buffer of an oversize item travels by message; the writer waits for whichever comes later.
     if (how !== 'inline') session.oversize.hand(ref.item, ref.generation, 'writer');
-    const outcome: Publication = publishItem(session, ref, how);
+    const outcome: Publication = publishItem(session, ref, how, together);
     this.#ref = null;
     if (outcome === 'published') {
       this.#settled = true;
@@ -241,7 +291,7 @@ function refuse(reason: DropReason, detail: string): SaveResult {
 }
 
 /** Which reason a thrown error counts under. */
-function reasonOf(error: unknown): DropReason {
+export function dropReasonOf(error: unknown): DropReason {
   if (!(error instanceof TidemarkError)) return 'capture';
   if (error.code === 'TENSOR_POISONED') return 'poisoned';
   const stated = DROP_REASONS.find((reason) => reason === error.details.reason);

@@ -7,7 +7,8 @@
  */
 
 import { dirname, join } from 'node:path';
-import { type ImageLayout, layersFromImage, PagedBytes, parseImageHeader, verifyImage } from '../../shared/blocks/image.ts';
+import type { CopyPlan } from '../../shared/blocks/copy-plan.ts';
+import { layersFromImage, PagedBytes, parseImageHeader, verifyImage } from '../../shared/blocks/image.ts';
 import { type MissReason, TidemarkError } from '../../shared/errors.ts';
 import { errnoOf, Files } from '../../shared/files.ts';
 import type { LayerState } from '../../shared/layer-state.ts';
@@ -21,7 +22,7 @@ import { stagedPath } from '../../shared/staging.ts';
 import type { StateCodec } from '../../shared/state-codecs.ts';
 import type { Compaction } from './compaction.ts';
 import type { StatePipeline } from './prepare.ts';
-import { layOutSave, type SaveOptions, type SaveResult, save } from './save.ts';
+import { layOutSave, type PlacedSave, placeSave, type SaveOptions, type SaveResult, save } from './save.ts';
 import { decodeStates } from './state-codec/decode.ts';
 import { StateEncoder } from './state-codec/encode.ts';
 
@@ -84,13 +85,14 @@ export class BoundarySnapshotStore {
   }
 
   /**
-   * The file that `save` of the same layers and options will fill, for its option `image`. The layers need not be computed
-   * yet. Throws what is wrong with them.
+   * As `save`, in two steps: takes the place and notes the copies in `plan` while the layers are still being computed. Null
+   * when there is no room at once; `save` then waits for it. Throws what is wrong with the layers.
    */
-  layOut(requestId: string, tokenCount: number, layers: readonly LayerState[], options: SaveOptions): ImageLayout {
+  place(requestId: string, tokenCount: number, layers: readonly LayerState[], options: SaveOptions, plan: CopyPlan): PlacedSave | null {
     const key = this.#key(requestId);
-    if (key === null) throw new TidemarkError('INVALID_ARGUMENT', `a request id is a non-empty string, got ${String(requestId)}`);
-    return layOutSave({ key, tokenCount, layers, options, pipeline: this.#pipeline });
+    if (key === null) return null;
+    const request = { key, tokenCount, layers, options, pipeline: this.#pipeline };
+    return placeSave(this.session, request, layOutSave(request), plan);
   }
 
   /** The layers as saved: from memory while they wait for the disk, else from the staged file, every byte verified. */

@@ -5,8 +5,9 @@
  * In a batch the rows end at the same column: row i begins with `padding[i]` columns that belong to no token. Columns at
  * and behind `length` are not data.
  */
-import type { LayerState, TensorBytes } from '../../shared/layer-state.ts';
+import type { BulkBytes, LayerState, TensorBytes } from '../../shared/layer-state.ts';
 import * as mx from '../mlx/ops.ts';
+import { tensorReader } from '../mlx/read-many.ts';
 import type { Dtype, Stream, Tensor } from '../mlx/types.ts';
 import { dtypeBytes } from '../mlx/types.ts';
 import { type LayerCache, offsetError, PendingCapture, physicalCopy, requireSingleRow, restoreError, storedDtype } from './layer-cache.ts';
@@ -207,21 +208,23 @@ export class KvCache implements LayerCache {
     const rowBytes = dim * dtypeBytes(dtype);
     const headBytes = (to - from) * rowBytes;
     const rewrites = this.#rewrites;
+    const eachPiece: BulkBytes['eachPiece'] = (at, length, visit) => {
+      const buffer = element === 0 ? this.#keys : this.#values;
+      if (buffer === null || this.#rewrites !== rewrites) throw offsetError(this.className, `rows ${from} to ${to} as they were`, this.offset);
+      for (let done = 0; done < length; ) {
+        const head = Math.floor((at + done) / headBytes);
+        const within = at + done - head * headBytes;
+        const size = Math.min(headBytes - within, length - done);
+        visit(buffer, (head * this.#capacity + from) * rowBytes + within, size, done);
+        done += size;
+      }
+    };
     return {
       dtype: storedDtype(dtype),
       shape: [1, heads, to - from, dim],
       byteLength: heads * headBytes,
-      copyTo: (target, at) => {
-        const buffer = element === 0 ? this.#keys : this.#values;
-        if (buffer === null || this.#rewrites !== rewrites) throw offsetError(this.className, `rows ${from} to ${to} as they were`, this.offset);
-        for (let done = 0; done < target.length; ) {
-          const head = Math.floor((at + done) / headBytes);
-          const within = at + done - head * headBytes;
-          const length = Math.min(headBytes - within, target.length - done);
-          mx.readBytes(buffer, (head * this.#capacity + from) * rowBytes + within, target.subarray(done, done + length));
-          done += length;
-        }
-      },
+      copyTo: (target, at) => eachPiece(at, target.length, (t, place, size, done) => mx.readBytes(t as Tensor, place, target.subarray(done, done + size))),
+      bulk: { reader: tensorReader, eachPiece },
     };
   }
 

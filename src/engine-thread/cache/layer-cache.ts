@@ -11,6 +11,7 @@
 import { TidemarkError } from '../../shared/errors.ts';
 import type { LayerState, StateElement, Dtype as StoredDtype, TensorBytes } from '../../shared/layer-state.ts';
 import * as mx from '../mlx/ops.ts';
+import { tensorReader } from '../mlx/read-many.ts';
 import { type Dtype, dtypeBytes, type Stream, type Tensor } from '../mlx/types.ts';
 
 export interface LayerCache {
@@ -165,6 +166,7 @@ function tensorBytes(t: Tensor): TensorBytes {
     shape: mx.shapeOf(t),
     byteLength: mx.nbytes(t),
     copyTo: (target, from) => mx.readBytes(t, from, target),
+    bulk: { reader: tensorReader, eachPiece: (from, length, visit) => visit(t, from, length, 0) },
   };
 }
 

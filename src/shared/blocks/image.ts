@@ -8,6 +8,7 @@
 
 import { TidemarkError } from '../errors.ts';
 import { type BlockPart, DTYPE_BYTES, type LayerState, type TensorBytes } from '../layer-state.ts';
+import { CopyPlan } from './copy-plan.ts';
 import { tokenBytes } from './identity.ts';
 import { parseImageHeader } from './image-parse.ts';
 import { digitsOffset, headerSum, SUM_DIGITS, tensorSeed, tensorSum, ZERO_DIGITS } from './image-sums.ts';
@@ -127,12 +128,11 @@ class HeaderText {
   }
 }
 
-/** Copies header and payloads to where the file will be written from, slice by slice into the pages given. */
+/** Copies header and payloads to where the file will be written from. */
 export function fillImage(layout: ImageLayout, target: PagedBytes): void {
-  target.write(0, layout.header);
-  for (const { offset, byteLength, source } of layout.tensors) {
-    target.each(offset, offset + byteLength, (page, at, length, from) => source.copyTo(page.subarray(at, at + length), from));
-  }
+  const plan = new CopyPlan();
+  plan.add(layout, target);
+  plan.run();
 }
 
 /**

@@ -10,5 +10,5 @@ export type { SessionMemory, SessionMemoryOptions } from './session.ts';
 export { attachSession, createSessionMemory, Session } from './session.ts';
 export type { StagedState, Taken } from './staged-files.ts';
 export { reviveDetaching, stagedState, takeStaged } from './staged-files.ts';
-export type { Unit, UnitSpec } from './units.ts';
-export { finishUnit, reserveUnit, submitUnit, takeUnit, unitBytes } from './units.ts';
+export type { PlacedUnit, Unit, UnitSpec } from './units.ts';
+export { finishUnit, placeUnit, reserveUnit, submitUnit, takeUnit, unitBytes } from './units.ts';

@@ -121,6 +121,12 @@ export class ItemTable {
     return item >= 0 && item < this.count && this.get(item, ITEM.generation) === generation && this.get(item, ITEM.state) !== STATE.free;
   }
 
+  /** Handed over, and not ended. A place that is only taken, to be filled, is not. */
+  isAccepted(item: number): boolean {
+    const state = this.get(item, ITEM.state);
+    return state !== STATE.free && state !== STATE.filling;
+  }
+
   isCancelled(item: number): boolean {
     return this.get(item, ITEM.cancelledGeneration) === this.get(item, ITEM.generation);
   }
@@ -167,8 +173,10 @@ export class ItemTable {
 
   /** The pending entry of a boundary, or -1. */
   findVisible(key: RequestKey, tokenCount: number): number {
-    for (let item = 0; item < this.count; item++) {
-      if (this.get(item, ITEM.visible) === 1 && this.get(item, ITEM.tokenCount) === tokenCount && this.hasKey(item, key)) return item;
+    // Written out: this runs cold, where each call costs more than what it does.
+    const { words, count } = this;
+    for (let item = 0, record = HEADER; item < count; item++, record += RECORD) {
+      if (words[record + ITEM.visible] === 1 && words[record + ITEM.tokenCount] === tokenCount && this.hasKey(item, key)) return item;
     }
     return -1;
   }

@@ -24,6 +24,8 @@ const COALESCED = 1;
 const FIRST_STATE = 2;
 const FIRST_DROP = FIRST_STATE + STATES.length;
 
+const PENDING = FIRST_STATE + STATES.indexOf('pending');
+
 export interface LedgerFigures {
   captured: number;
   coalesced: number;
@@ -48,7 +50,7 @@ export class Ledger {
 
   /** A boundary begins to be saved. */
   capture(): void {
-    Atomics.add(this.#words, offsetOf('pending'), 1);
+    Atomics.add(this.#words, PENDING, 1);
     Atomics.add(this.#words, CAPTURED, 1);
   }
 

@@ -8,6 +8,7 @@
  * While an item is visible its boundary counts as `pending` in the ledger; whoever makes it invisible moves the ledger.
  */
 import type { DropReason } from '../errors.ts';
+import type { TimedMutex } from '../sync/mutex.ts';
 import type { ItemRef } from './item-space.ts';
 import { DECISION, FLAG, ITEM, RESULT, STATE } from './item-table.ts';
 import { FILE_STATE, RECORD } from './registry.ts';
@@ -16,31 +17,49 @@ import type { Session } from './session.ts';
 
 export type Publication = 'published' | 'coalesced' | 'registry' | 'closed';
 
-/** Makes a filled item visible and queues it. Anything but 'published' has freed the item. */
-export function publishItem(session: Session, ref: ItemRef, how: 'queue' | 'express' | 'inline'): Publication {
-  const { items } = session;
+/**
+ * Makes a filled item visible and queues it. Anything but 'published' has freed the item.
+ *
+ * `together` is for what is handed over with it: runs under `pending` when the boundary is (or was) published, and the caller
+ * then rings `writerBell`. (The locks are taken without closures: the engine thread comes here once in a few hundred steps,
+ * so the code is cold, and each function that it passes through costs a microsecond.)
+ */
+export function publishItem(session: Session, ref: ItemRef, how: 'queue' | 'express' | 'inline', together: (() => void) | null = null): Publication {
+  const { items, locks, limits } = session;
   const key = items.keyOf(ref.item);
   const tokenCount = items.get(ref.item, ITEM.tokenCount);
-  const publication = session.underPending('publish', () => {
-    const outcome =
-      session.state !== 'open'
-        ? 'closed'
-        : items.findVisible(key, tokenCount) >= 0
-          ? 'coalesced'
-          : session.underRegistry('publish', () => enterRegistry(session, key, tokenCount, ref));
+  let outcome: Publication;
+  acquire(locks.pending, limits.lockWaitMs, 'publish');
+  try {
+    if (session.state !== 'open') outcome = 'closed';
+    else if (items.findVisible(key, tokenCount) >= 0) outcome = 'coalesced';
+    else {
+      acquire(locks.registry, limits.lockWaitMs, 'publish');
+      try {
+        outcome = enterRegistry(session, key, tokenCount, ref);
+      } finally {
+        locks.registry.release();
+      }
+    }
     if (outcome !== 'published') {
       session.space.dropBytes(ref.item);
       session.space.free(ref.item);
-      return outcome;
+    } else {
+      items.set(ref.item, ITEM.visible, 1);
+      items.set(ref.item, ITEM.state, STATE.queued);
+      if (how === 'queue') session.writerRing.push(ref.item, ref.generation);
+      else items.raise(ref.item, how === 'inline' ? FLAG.awaited | FLAG.inline : FLAG.awaited);
     }
-    items.set(ref.item, ITEM.visible, 1);
-    items.set(ref.item, ITEM.state, STATE.queued);
-    if (how === 'queue') session.writerRing.push(ref.item, ref.generation);
-    else items.raise(ref.item, how === 'inline' ? FLAG.awaited | FLAG.inline : FLAG.awaited);
-    return outcome;
-  });
-  if (publication === 'published' && how !== 'inline') session.writerBell.ring();
-  return publication;
+    if (together !== null && (outcome === 'published' || outcome === 'coalesced')) together();
+  } finally {
+    locks.pending.release();
+  }
+  if (outcome === 'published' && how !== 'inline' && together === null) session.writerBell.ring();
+  return outcome;
+}
+
+function acquire(lock: TimedMutex, timeoutMs: number, site: string): void {
+  if (!lock.acquire(timeoutMs, site)) throw lock.timeoutError(timeoutMs, site);
 }
 
 /** One record per boundary: an earlier file of it is replaced by the rename, a condemned one needs no removal of its own any more. */

@@ -20,7 +20,7 @@ import type { ThreadHandle, ThreadTable } from '../sync/thread-table.ts';
 import { withLock } from '../sync/with-lock.ts';
 import type { HubMail } from '../worker-init.ts';
 import { ItemSpace } from './item-space.ts';
-import { ITEM, ItemTable, STATE } from './item-table.ts';
+import { ItemTable } from './item-table.ts';
 import { LOCK_SPECS, SESSION_MAGIC, SESSION_STATES, type SessionLayout, type SessionState, sessionLayout, WORD } from './layout.ts';
 import { Ledger } from './ledger.ts';
 import { resolveLimits, type SessionLimits } from './limits.ts';
@@ -215,10 +215,10 @@ export class Session {
     this.storeBell.ring();
   }
 
-  /** Items that are not free: 0 when writer and store worker have ended everything accepted. No lock. */
+  /** Items that were handed over and have not ended: 0 when writer and store worker have ended everything accepted. No lock. */
   get itemsInFlight(): number {
     let count = 0;
-    for (let item = 0; item < this.items.count; item++) if (this.items.get(item, ITEM.state) !== STATE.free) count++;
+    for (let item = 0; item < this.items.count; item++) if (this.items.isAccepted(item)) count++;
     return count;
   }
 

@@ -6,12 +6,13 @@
  * Store worker: `takeUnit`, publish, `finishUnit` in a `finally`; that gives the bytes back and, when the request has ended
  * meanwhile, cleans the staged file that the unit had claimed. A unit may be kept (set aside) between the two.
  */
-import { fillImage, type ImageLayout } from '../blocks/image.ts';
+import { CopyPlan } from '../blocks/copy-plan.ts';
+import type { ImageLayout } from '../blocks/image.ts';
 import type { PagedBytes } from '../blocks/paged-bytes.ts';
 import type { DropReason } from '../errors.ts';
 import { now } from '../sync/clock.ts';
 import { forget } from './cleanup.ts';
-import type { ItemRef } from './item-space.ts';
+import type { ItemRef, Refusal } from './item-space.ts';
 import { FLAG, ITEM, KIND, STATE } from './item-table.ts';
 import type { Reservation } from './pending.ts';
 import { keyFromBytes, type RequestKey } from './request-key.ts';
@@ -55,42 +56,110 @@ export function reserveUnit(session: Session, bytes: number, waitMs: number): Re
 /** Queues the unit, or says why not. The image's sources are copied when this returns; the reservation is used up or released. */
 export function submitUnit(session: Session, spec: UnitSpec, reservation: Reservation | null = null): 'queued' | DropReason {
   try {
-    return session.guarded<'queued' | DropReason>(
-      () => submit(session, spec, reservation),
-      () => 'lock',
-    );
+    const place = placeUnit(session, spec, reservation);
+    if (typeof place === 'string') return place;
+    try {
+      place.plan.run();
+    } catch (error) {
+      place.release();
+      throw error;
+    }
+    const outcome = place.queue();
+    if (outcome === 'queued') session.storeBell.ring();
+    else place.release();
+    return outcome;
   } finally {
     reservation?.release();
   }
 }
 
-function submit(session: Session, spec: UnitSpec, reservation: Reservation | null): 'queued' | DropReason {
-  const { items, space } = session;
-  if (session.state !== 'open') return 'closed';
-  const admitted = session.underPending('submitUnit', () => {
-    const place = space.admit(KIND.unit, spec.image.totalBytes, reservation);
-    if (typeof place === 'string') return place;
-    items.setKey(place.item, spec.key);
-    items.setBlock(place.item, keyFromBytes(Buffer.from(spec.block, 'hex')));
-    items.set(place.item, ITEM.tokenCount, spec.tokenCount);
-    items.set(place.item, ITEM.requestNo, spec.requestNo);
-    if (spec.hasState) items.raise(place.item, FLAG.hasState);
-    return place;
-  });
-  if (typeof admitted === 'string') return admitted === 'oversize' ? 'oversize' : 'backpressure';
-  try {
-    fillImage(spec.image, space.bytesOf(admitted.item)!);
-  } catch (error) {
-    finishUnit(session, admitted);
-    throw error;
+/** A unit with its place and its bytes, not queued yet. Ends with `queue` or `release`; a second one does nothing. */
+export interface PlacedUnit {
+  /** Run it before `queue`. */
+  readonly plan: CopyPlan;
+  /** Hands the unit over; the caller rings `storeBell`. */
+  queue(): 'queued' | DropReason;
+  /** The same for a caller that holds `pending`. */
+  queueUnderPending(): 'queued' | DropReason;
+  /** Gives everything back. */
+  release(): void;
+}
+
+/** Takes a place and the bytes, and notes the copies in `plan`: the image's sources need not be there yet. Never waits for room. */
+export function placeUnit(session: Session, spec: UnitSpec, reservation: Reservation | null = null, plan = new CopyPlan()): PlacedUnit | DropReason {
+  return session.guarded<PlacedUnit | DropReason>(
+    () => {
+      if (session.state !== 'open') return 'closed';
+      const admitted = session.underPending('placeUnit', () => admit(session, spec, reservation));
+      if (typeof admitted === 'string') return admitted === 'oversize' ? 'oversize' : 'backpressure';
+      const placed = new Placed(session, admitted, plan);
+      try {
+        plan.add(spec.image, session.space.bytesOf(admitted.item)!);
+        // A buffer of its own travels by message; the store worker waits for whichever comes later.
+        session.oversize.hand(admitted.item, admitted.generation, 'store');
+      } catch (error) {
+        placed.release();
+        throw error;
+      }
+      return placed;
+    },
+    () => 'lock',
+  );
+}
+
+/** `pending` is held. */
+function admit({ items, space }: Session, spec: UnitSpec, reservation: Reservation | null): ItemRef | Refusal {
+  const place = space.admit(KIND.unit, spec.image.totalBytes, reservation);
+  if (typeof place === 'string') return place;
+  items.setKey(place.item, spec.key);
+  items.setBlock(place.item, keyFromBytes(Buffer.from(spec.block, 'hex')));
+  items.set(place.item, ITEM.tokenCount, spec.tokenCount);
+  items.set(place.item, ITEM.requestNo, spec.requestNo);
+  if (spec.hasState) items.raise(place.item, FLAG.hasState);
+  return place;
+}
+
+class Placed implements PlacedUnit {
+  readonly plan: CopyPlan;
+  readonly #session: Session;
+  #ref: ItemRef | null;
+
+  constructor(session: Session, ref: ItemRef, plan: CopyPlan) {
+    this.#session = session;
+    this.#ref = ref;
+    this.plan = plan;
   }
-  session.oversize.hand(admitted.item, admitted.generation, 'store');
-  session.underPending('queueUnit', () => {
-    items.set(admitted.item, ITEM.state, STATE.queued);
-    session.unitRing.push(admitted.item, admitted.generation);
-  });
-  session.storeBell.ring();
-  return 'queued';
+
+  queue(): 'queued' | DropReason {
+    const session = this.#session;
+    return session.guarded<'queued' | DropReason>(
+      () => session.underPending('queueUnit', () => this.queueUnderPending()),
+      () => 'lock',
+    );
+  }
+
+  queueUnderPending(): 'queued' | DropReason {
+    const session = this.#session;
+    const ref = this.#ref;
+    if (ref === null) return 'invalid';
+    // What was taken goes back with `release`.
+    if (session.state !== 'open') return 'closed';
+    this.#ref = null;
+    session.items.set(ref.item, ITEM.state, STATE.queued);
+    session.unitRing.push(ref.item, ref.generation);
+    return 'queued';
+  }
+
+  release(): void {
+    const session = this.#session;
+    const ref = this.#ref;
+    this.#ref = null;
+    if (ref !== null)
+      session.guarded<void>(
+        () => finishUnit(session, ref),
+        () => undefined,
+      );
+  }
 }
 
 /** Store worker: the next unit, or null. */
