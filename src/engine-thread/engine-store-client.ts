@@ -42,6 +42,9 @@ export class EngineStoreClient {
   /** null when nothing is stored. */
   #snapshots!: BoundarySnapshotStore | null;
   #restores!: RestoreClient;
+  #loops!: HubControl;
+  /** How far the disk's loops were when a wait for them was last in vain: until they get further, nobody waits again. */
+  #waitedInVainAt: number | null = null;
   readonly #reader: IndexReader;
   readonly #model: EngineModel;
   readonly #identity: ChainIdentity;
@@ -86,6 +89,7 @@ export class EngineStoreClient {
   #attach(): void {
     const { memory, hubPort, mode } = this.#init;
     const loops = new HubControl(memory.hub);
+    this.#loops = loops;
     const session = attachSession(memory, this.#self, { post: (mail) => hubPort.postMessage(mail) });
     this.#session = session;
     this.#snapshots = mode === 'writer' ? this.#openSnapshots(session) : null;
@@ -182,8 +186,13 @@ export class EngineStoreClient {
 
   /** Whatever goes wrong in the store costs this boundary, never the answer. */
   #put(block: CapturedBlock, mayWait: boolean, prepared: Prepared | null): 'accepted' | DropReason {
+    // A disk that stands still costs one wait, not one for each boundary of a long prompt.
+    const patient = mayWait && this.#waitedInVainAt !== this.#progress;
     try {
-      return prepared === null ? this.#handOver(block, mayWait) : this.#finish(prepared);
+      if (prepared !== null) return this.#finish(prepared);
+      const outcome = this.#handOver(block, patient);
+      if (patient) this.#waitedInVainAt = outcome === 'backpressure' ? this.#progress : null;
+      return outcome;
     } catch (error) {
       this.#reports.warn(`The boundary at token ${block.end} could not be stored: ${error instanceof Error ? error.message : String(error)}`);
       return 'lock';
@@ -219,6 +228,10 @@ export class EngineStoreClient {
     if (queued === 'queued' && (!inQueue || session.stagedSequence !== stagedBefore)) session.storeBell.ring();
     if (!saved.ok) return saved.reason === 'failed' ? 'backpressure' : saved.reason;
     return queued === 'queued' ? 'accepted' : queued;
+  }
+
+  get #progress(): number {
+    return this.#loops.writer.progress + this.#loops.store.progress;
   }
 
   #unitOf(block: CapturedBlock): BlockUnit {

@@ -3,7 +3,7 @@
  * test that gets a reason instead of a disk skips with it.
  */
 import { execFileSync } from 'node:child_process';
-import { closeSync, mkdtempSync, openSync, rmdirSync, writeSync } from 'node:fs';
+import { closeSync, ftruncateSync, mkdtempSync, openSync, rmdirSync, rmSync, writeSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach } from 'vitest';
@@ -37,6 +37,50 @@ export function smallDisk(megabytes = 8): Disk | { reason: string } {
   }
   mounts.push(path);
   return { path, remount: (options) => execFileSync('mount', ['-o', `remount,${options}`, path], { stdio: 'pipe' }) };
+}
+
+export interface FreezableDisk {
+  readonly path: string;
+  /** From now on every write waits, for as long as it takes. */
+  freeze(): void;
+  thaw(): void;
+}
+
+const frozen = new Set<string>();
+
+// Hooks run last-registered first: thawed before it is unmounted, and before threads that wait for it are waited for.
+afterEach(() => {
+  for (const path of frozen) thaw(path);
+});
+
+function thaw(path: string): void {
+  if (frozen.delete(path)) execFileSync('fsfreeze', ['-u', path], { stdio: 'pipe' });
+}
+
+/** A disk that can be made to stand still, gone after the test; or why there is none. */
+export function freezableDisk(megabytes = 64): FreezableDisk | { reason: string } {
+  if (process.platform !== 'linux') return { reason: 'no fsfreeze on this platform' };
+  const path = mkdtempSync(join(tmpdir(), 'tidemark-disk-'));
+  const image = `${path}.img`;
+  try {
+    const fd = openSync(image, 'w');
+    ftruncateSync(fd, megabytes * 1024 * 1024);
+    closeSync(fd);
+    execFileSync('mkfs.ext4', ['-q', image], { stdio: 'pipe' });
+    execFileSync('mount', ['-o', 'loop', image, path], { stdio: 'pipe' });
+  } catch (error) {
+    rmdirSync(path);
+    return { reason: `mounting is not permitted here: ${String((error as { stderr?: Buffer }).stderr ?? error).trim()}` };
+  } finally {
+    // The mount keeps it.
+    rmSync(image, { force: true });
+  }
+  mounts.push(path);
+  const freeze = () => {
+    execFileSync('fsfreeze', ['-f', path], { stdio: 'pipe' });
+    frozen.add(path);
+  };
+  return { path, freeze, thaw: () => thaw(path) };
 }
 
 /** Writes a file until nothing more goes onto its disk. */
