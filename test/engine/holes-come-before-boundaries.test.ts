@@ -30,6 +30,8 @@ function store() {
     put: (block: CapturedBlock, _mayWait, prepared) => {
       if (state.full || (prepared === null && state.reserved > 0)) return 'backpressure';
       stored.push(block.end);
+      // Accepted, it is used up: the recorder lets go of it.
+      prepared?.release();
       return 'accepted';
     },
     has: () => false,
@@ -48,6 +50,7 @@ function sequence() {
     stream: 0 as never,
     blockSize: BLOCK,
     persist: 'boundary',
+    promptTokens: 1_000,
     requestId: 'r',
     requestNo: 1,
     hasFixedState: false,
