@@ -7,6 +7,7 @@ import { EngineCounters } from '../shared/engine-counters.ts';
 import type { Delivery, LoadedModel, Probe, ProbeOptions, ResolvedEngineOptions, WireRequest } from '../shared/engine-protocol.ts';
 import { errorFromWire, TidemarkError } from '../shared/errors.ts';
 import { type RequestRef, RequestTable } from '../shared/request-table.ts';
+import { AbortSignals } from './abort-signals.ts';
 import type {
   CloseOptions,
   CloseReport,
@@ -60,6 +61,7 @@ export class EngineHost extends EventEmitter implements Engine {
   readonly #counters: EngineCounters;
   readonly #pending = new Map<number, Pending>();
   readonly #requestIds = new Map<number, string>();
+  readonly #signals = new AbortSignals((requestNo, signal) => this.#abort(requestNo, { reason: signal.reason }));
   #link!: EngineLink;
   #model!: LoadedModel;
   #nextRequestNo = 1;
@@ -305,8 +307,7 @@ export class EngineHost extends EventEmitter implements Engine {
   /** Abort signal and time limit of one request. */
   #arm(requestNo: number, request: RequestOptions): () => void {
     const { signal, timeoutMs } = request;
-    const onAbort = () => this.#abort(requestNo, { reason: signal!.reason });
-    signal?.addEventListener('abort', onAbort, { once: true });
+    if (signal !== undefined) this.#signals.add(signal, requestNo);
     const timer =
       timeoutMs === undefined
         ? undefined
@@ -318,7 +319,7 @@ export class EngineHost extends EventEmitter implements Engine {
             timeoutMs,
           );
     return () => {
-      signal?.removeEventListener('abort', onAbort);
+      if (signal !== undefined) this.#signals.remove(signal, requestNo);
       clearTimeout(timer);
     };
   }

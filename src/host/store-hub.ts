@@ -103,6 +103,8 @@ export class StoreHub extends EventEmitter<StoreHubEvents> {
 
   constructor(registry: ProcessRegistry, dir: string, lock: FolderLock, options: StoreHubOptions) {
     super();
+    // Some for each engine on the folder; however many there are, it is no leak.
+    this.setMaxListeners(0);
     this.dir = dir;
     this.stagingRoot = stagingRootOf(dir);
     this.mode = lock.mode;
