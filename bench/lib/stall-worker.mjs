@@ -24,11 +24,16 @@ const self = new ThreadTable(shared.threads).enter('engine', 'engine');
 const stream = openEngineStream('cpu');
 setBlasThreads(1);
 const { model, makeCaches, step } = openCase(name, stream);
-const client = new EngineStoreClient(store, self, model, (message) => {
-  throw new Error(message);
+const client = new EngineStoreClient(store, self, model, {
+  warn: fail,
+  degraded: (_code, message) => fail(message),
 });
 const session = attachSession(store.memory, self);
 const pause = new Int32Array(new SharedArrayBuffer(4));
+
+function fail(message) {
+  throw new Error(message);
+}
 
 let requestNo = 0;
 let caches = [];

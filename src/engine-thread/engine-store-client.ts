@@ -200,7 +200,8 @@ export class EngineStoreClient {
   }
 
   /** The block's place is taken: what is left is one copy, and saying so. */
-  #finish({ plan, unit, state }: Prepared): 'accepted' | DropReason {
+  #finish(prepared: Prepared): 'accepted' | DropReason {
+    const { plan, unit, state } = prepared;
     const session = this.#session;
     try {
       plan.run();
@@ -227,7 +228,9 @@ export class EngineStoreClient {
     if (inQueue) session.writerBell.ring();
     if (queued === 'queued' && (!inQueue || session.stagedSequence !== stagedBefore)) session.storeBell.ring();
     if (!saved.ok) return saved.reason === 'failed' ? 'backpressure' : saved.reason;
-    return queued === 'queued' ? 'accepted' : queued;
+    if (queued !== 'queued') return queued;
+    prepared.used = true;
+    return 'accepted';
   }
 
   get #progress(): number {
@@ -283,6 +286,8 @@ class Prepared implements PreparedBlock {
   readonly plan: CopyPlan;
   readonly unit: PlacedUnit;
   readonly state: PlacedSave | null;
+  /** Handed over: there is nothing to give back. */
+  used = false;
 
   constructor(plan: CopyPlan, unit: PlacedUnit, state: PlacedSave | null) {
     this.plan = plan;
@@ -291,6 +296,8 @@ class Prepared implements PreparedBlock {
   }
 
   release(): void {
+    if (this.used) return;
+    this.used = true;
     this.state?.release();
     this.unit.release();
   }

@@ -20,10 +20,11 @@ watchLeaks({ nativeThreads: 6 });
 /** Calls into MLX that wait for the device, or read bytes; wrapped before any module takes the functions. */
 const calls: string[] = [];
 const native = (await import('../../dist/engine-thread/mlx/binding.js')).mlx();
-for (const name of ['evaluate', 'asyncEvaluate', 'wait', 'synchronize', 'itemNumber', 'readBytes'] as const) {
+for (const name of ['evaluate', 'asyncEvaluate', 'wait', 'synchronize', 'itemNumber', 'readBytes', 'readMany'] as const) {
   const original = native[name] as (...args: never[]) => never;
   (native as unknown as Record<string, unknown>)[name] = (...args: never[]) => {
-    if (calls.at(-1) !== name || name !== 'readBytes') calls.push(name);
+    const what = name === 'readMany' ? 'readBytes' : name;
+    if (calls.at(-1) !== what || what !== 'readBytes') calls.push(what);
     return original(...args);
   };
 }

@@ -38,7 +38,7 @@ export interface CapturedBlock {
   stateCopied: () => void;
 }
 
-/** What a sink has done for a block before its bytes were there. Used up by `put`, or released. */
+/** What a sink has done for a block before its bytes were there. Released in any case, after `put` too. */
 export interface PreparedBlock {
   release(): void;
 }
