@@ -36,13 +36,21 @@ export function mean(values) {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
-/** 95 % bootstrap interval of a statistic of the values; the median if none is given. */
-export function bootstrap(values, statistic = median, rounds = 2000) {
+/** 95 % bootstrap interval of the median. */
+export function bootstrap(values, rounds = 2000) {
   const random = generator(20260101);
-  const found = [];
-  for (let i = 0; i < rounds; i++) found.push(statistic(values.map(() => values[Math.floor(random() * values.length)])));
-  found.sort((a, b) => a - b);
-  return [found[Math.floor(rounds * 0.025)], found[Math.floor(rounds * 0.975)]];
+  const medians = [];
+  for (let i = 0; i < rounds; i++) medians.push(median(values.map(() => values[Math.floor(random() * values.length)])));
+  medians.sort((a, b) => a - b);
+  return [medians[Math.floor(rounds * 0.025)], medians[Math.floor(rounds * 0.975)]];
+}
+
+/** Ratio of the means of two interleaved groups, with its 95 % bootstrap interval. */
+export function ratioOfMeans(a, b, rounds = 2000) {
+  const random = generator(20260101);
+  const resampled = (values) => mean(values.map(() => values[Math.floor(random() * values.length)]));
+  const found = Array.from({ length: rounds }, () => resampled(a) / resampled(b)).sort((x, y) => x - y);
+  return { mean: round(mean(a) / mean(b)), low: round(found[Math.floor(rounds * 0.025)]), high: round(found[Math.floor(rounds * 0.975)]), samples: a.length };
 }
 
 /** Summary of per-pair ratios. */

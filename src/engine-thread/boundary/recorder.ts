@@ -38,7 +38,7 @@ export interface CapturedBlock {
   stateCopied: () => void;
 }
 
-/** What a sink has done for a block before its bytes were there. Released in any case, after `put` too. */
+/** What a sink has done for a block before its bytes were there. Used up by a `put` that accepts, released otherwise. */
 export interface PreparedBlock {
   release(): void;
 }

@@ -157,7 +157,11 @@ class Placement {
       publish: (together) => {
         if (this.#ref === null) return refuse('closed', 'it was ended before');
         this.#session.ledger.capture();
-        return this.attempt(() => this.#publish(ref, 'queue', together) ?? { ok: true, how: 'queued' });
+        try {
+          return this.#publish(ref, 'queue', together) ?? { ok: true, how: 'queued' };
+        } catch (error) {
+          return this.#failed(error);
+        }
       },
       release: () =>
         this.#session.guarded<void>(
@@ -172,11 +176,15 @@ class Placement {
     try {
       return run();
     } catch (error) {
-      const reason = dropReasonOf(error);
-      this.drop(reason);
-      if (error instanceof TidemarkError && error.code === 'LOCK_OWNER_DIED') this.#session.fail();
-      return refuse(reason, error instanceof Error ? error.message : String(error));
+      return this.#failed(error);
     }
+  }
+
+  #failed(error: unknown): SaveResult {
+    const reason = dropReasonOf(error);
+    this.drop(reason);
+    if (error instanceof TidemarkError && error.code === 'LOCK_OWNER_DIED') this.#session.fail();
+    return refuse(reason, error instanceof Error ? error.message : String(error));
   }
 
   /** Counts the boundary as dropped unless it is counted already, and frees what is still ours. */
@@ -266,7 +274,7 @@ class Placement {
     const session = this.#session;
     // The buffer of an oversize item travels by message; the writer waits for whichever comes later.
     if (how !== 'inline') session.oversize.hand(ref.item, ref.generation, 'writer');
-    const outcome: Publication = publishItem(session, ref, how, together);
+    const outcome: Publication = publishItem(session, ref, this.#request, how, together);
     this.#ref = null;
     if (outcome === 'published') {
       this.#settled = true;

@@ -18,16 +18,21 @@ import type { Session } from './session.ts';
 export type Publication = 'published' | 'coalesced' | 'registry' | 'closed';
 
 /**
- * Makes a filled item visible and queues it. Anything but 'published' has freed the item.
+ * Makes a filled item visible as the pending entry of (`key`, `tokenCount`), its own, and queues it. Anything but 'published'
+ * has freed the item.
  *
  * `together` is for what is handed over with it: runs under `pending` when the boundary is (or was) published, and the caller
  * then rings `writerBell`. (The locks are taken without closures: the engine thread comes here once in a few hundred steps,
  * so the code is cold, and each function that it passes through costs a microsecond.)
  */
-export function publishItem(session: Session, ref: ItemRef, how: 'queue' | 'express' | 'inline', together: (() => void) | null = null): Publication {
+export function publishItem(
+  session: Session,
+  ref: ItemRef,
+  { key, tokenCount }: { readonly key: RequestKey; readonly tokenCount: number },
+  how: 'queue' | 'express' | 'inline',
+  together: (() => void) | null = null,
+): Publication {
   const { items, locks, limits } = session;
-  const key = items.keyOf(ref.item);
-  const tokenCount = items.get(ref.item, ITEM.tokenCount);
   let outcome: Publication;
   acquire(locks.pending, limits.lockWaitMs, 'publish');
   try {

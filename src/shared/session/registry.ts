@@ -97,11 +97,11 @@ export class Registry {
     let index = 0;
     while (words[HEADER + index * RECORD_WORDS + RECORD.state] !== FILE_STATE.none) index++;
     const at = HEADER + index * RECORD_WORDS;
-    words.fill(0, at, at + RECORD_WORDS);
+    for (let word = 0; word < RECORD_WORDS; word++) words[at + word] = 0;
     words[at + RECORD.generation] = generation;
     words[at + RECORD.tokenCount] = tokenCount;
     words[at + RECORD.requestNo] = requestNo;
-    words.set(key, at + RECORD.key);
+    for (let word = 0; word < KEY_WORDS; word++) words[at + RECORD.key + word] = key[word]!;
     words[at + RECORD.state] = FILE_STATE.pending;
     Atomics.add(words, LIVE, 1);
     if (index >= words[HIGH]!) words[HIGH] = index + 1;
