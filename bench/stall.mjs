@@ -26,10 +26,8 @@ export async function run({ pairs, log }) {
   for (const name of CASES) {
     log(`boundary of ${name}`);
     results.push(resultOf(name, await measure(name, 3 * (pairs ?? 30))));
-    const { ratioOfMeans, microseconds } = results.at(-1);
-    log(
-      `  mean ${ratioOfMeans.value}x [${ratioOfMeans.low}, ${ratioOfMeans.high}], capture p50 ${microseconds.capture.p50} us, plain p50 ${microseconds.plain.p50} us`,
-    );
+    const { ratio, microseconds } = results.at(-1);
+    log(`  ${ratio.mean}x [${ratio.low}, ${ratio.high}], capture p50 ${microseconds.capture.p50} us, plain copy p50 ${microseconds.plain.p50} us`);
   }
   info.loadAverage.push(loadavg());
   return { results, info };
