@@ -35,7 +35,7 @@ test('a loop that does not return is ended after its limits, and the lock is fre
 
 test('draining goes on as long as there is progress, beyond the limit without', async () => {
   const { hub, port, give } = await start({ writer: { drains: true } }, { noProgressMs: 1_000 });
-  hub.sessions[0]!.items.set(0, ITEM.state, STATE.free + 1);
+  hub.sessions[0]!.items.set(0, ITEM.state, STATE.queued);
   expect(hub.pending).toBe(true);
   let bumps = 0;
   const progress = setInterval(() => {
@@ -52,7 +52,7 @@ test('draining goes on as long as there is progress, beyond the limit without', 
 
 test('a deadline shorter than the limit ends a drain without progress', async () => {
   const { hub, port } = await start({ writer: { drains: true } }, { noProgressMs: 60_000, absoluteMs: 60_000 });
-  hub.sessions[0]!.items.set(0, ITEM.state, STATE.free + 1);
+  hub.sessions[0]!.items.set(0, ITEM.state, STATE.queued);
   expect(await hub.release(50)).toMatchObject({ drained: false, stuck: [] });
   port.close();
 });
@@ -99,13 +99,13 @@ describe('the process', () => {
   });
 
   test('waits at its natural end for accepted bytes', async () => {
-    const then = `hub.sessions[0].items.set(0, ITEM.state, STATE.free + 1);
+    const then = `hub.sessions[0].items.set(0, ITEM.state, STATE.queued);
       setTimeout(() => { say('written'); give('writer', ${COMMAND.freeItems}); }, 300).unref(); say('done');`;
     expect(lines(await run(tempDir('hub'), then))).toEqual(['done', 'written', 'exit 0']);
   });
 
   test('does not wait for ever for bytes that get nowhere, nor at process.exit', async () => {
-    const pending = `hub.sessions[0].items.set(0, ITEM.state, STATE.free + 1);`;
+    const pending = `hub.sessions[0].items.set(0, ITEM.state, STATE.queued);`;
     const [natural, asked] = await Promise.all([run(tempDir('hub'), `${pending} say('done');`), run(tempDir('hub'), `${pending} process.exit(3);`)]);
     expect(natural).toMatchObject({ code: 0, timedOut: false });
     expect(asked).toMatchObject({ code: 3, timedOut: false });
