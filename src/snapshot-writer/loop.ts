@@ -46,6 +46,8 @@ export class WriterLoop {
     const { control, self } = this.#parts;
     for (;;) {
       const seen = control.bell.seen();
+      // Read before the queues are: whatever was accepted before a stop was asked for is found by this turn or a later one.
+      const draining = control.stop === 'drain';
       self.beat();
       const turn = this.#turn();
       if (control.stop === 'now') break;
@@ -53,7 +55,7 @@ export class WriterLoop {
       if (turn === 'nothing') {
         if (this.#wasBusy) this.#parts.post({ type: 'idle' });
         this.#wasBusy = false;
-        if (control.stop === 'drain') break;
+        if (draining) break;
         if (this.#touchAhead()) continue;
       }
       self.idle();

@@ -15,14 +15,14 @@ import { errnoOf, type Files } from '../files.ts';
 import { requestFolder, stagedPath } from '../staging.ts';
 import { DECISION, FLAG, ITEM, KIND, STATE } from './item-table.ts';
 import { condemn, withdraw } from './publication.ts';
-import { FILE_STATE, RECORD } from './registry.ts';
+import { FILE_STATE, RECORD, type Registry } from './registry.ts';
 import type { RequestKey } from './request-key.ts';
 import type { Session } from './session.ts';
 
 export interface Forgotten {
   /** Items in flight that carry a cancel mark now, earlier ones of the same request included. */
   inFlight: number;
-  /** Files that were condemned. */
+  /** Files that wait for their removal, those that an earlier cleanup condemned included. */
   condemned: number;
 }
 
@@ -31,10 +31,9 @@ export function forget(session: Session, key: RequestKey | null, tokenCount: num
   const { items, registry, ledger } = session;
   const matches = (item: number) => (key === null || items.hasKey(item, key)) && (tokenCount === null || items.get(item, ITEM.tokenCount) === tokenCount);
   const result = session.settleAll('forget', () => {
-    let condemned = 0;
     for (let item = 0; item < session.layout.firstUnit; item++) {
       if (items.get(item, ITEM.visible) !== 1 || !matches(item) || claimedByUnit(session, items.keyOf(item), items.get(item, ITEM.tokenCount))) continue;
-      if (withdraw(session, item, DECISION.cancelled, 'cancelled')) condemned++;
+      withdraw(session, item, DECISION.cancelled, 'cancelled');
     }
     for (const index of registry.recordsOf(key)) {
       const record = registry.read(index);
@@ -44,9 +43,8 @@ export function forget(session: Session, key: RequestKey | null, tokenCount: num
       if (claimedByUnit(session, record.key, record.tokenCount)) continue;
       ledger.move('written', 'dropped:cancelled');
       condemn(session, index);
-      condemned++;
     }
-    return { inFlight: countCancelled(session, key), condemned };
+    return { inFlight: countCancelled(session, key), condemned: registry.recordsOf(key).filter((index) => waitsForRemoval(registry, index)).length };
   });
   if (result.inFlight > 0 || result.condemned > 0) {
     session.stagedChanged();
@@ -78,6 +76,10 @@ export function countCancelled(session: Session, key: RequestKey | null): number
   return count;
 }
 
+function waitsForRemoval(registry: Registry, index: number): boolean {
+  return registry.get(index, RECORD.state) === FILE_STATE.condemned && registry.get(index, RECORD.removeFailed) === 0;
+}
+
 /** Removes condemned files and their empty folders. `writerBusy` is held. Returns what could not be removed. */
 export function sweep(session: Session, files: Files, key: RequestKey | null = null): { removed: number; errors: string[] } {
   const { registry, memory } = session;
@@ -86,7 +88,7 @@ export function sweep(session: Session, files: Files, key: RequestKey | null = n
   for (;;) {
     const next = session.settleRegistry('sweep', () => {
       for (const index of registry.recordsOf(key)) {
-        if (registry.get(index, RECORD.state) === FILE_STATE.condemned && registry.get(index, RECORD.removeFailed) === 0) return registry.read(index);
+        if (waitsForRemoval(registry, index)) return registry.read(index);
       }
       return null;
     });

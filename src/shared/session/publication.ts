@@ -155,17 +155,16 @@ function end(session: Session, item: number, result: number): void {
 
 /**
  * Makes a visible item invisible before its end: cancelled by a cleanup, or abandoned by its saver. All three locks are held.
- * Bytes of an item that nobody has taken go back at once; a taken one keeps them until its consumer lets go. Returns whether
- * its earlier file is left to remove.
+ * Bytes of an item that nobody has taken go back at once; a taken one keeps them until its consumer lets go. An earlier file of
+ * the boundary is condemned.
  */
-export function withdraw(session: Session, item: number, decision: number, reason: DropReason): boolean {
+export function withdraw(session: Session, item: number, decision: number, reason: DropReason): void {
   const { items, registry, ledger, space } = session;
   const ref = { item, generation: items.get(item, ITEM.generation) };
   items.decide(item, decision);
   if (decision === DECISION.cancelled) items.set(item, ITEM.cancelledGeneration, ref.generation);
   const index = recordOf(session, ref);
-  const leavesFile = index >= 0 && registry.get(index, RECORD.oldFile) === 1;
-  if (leavesFile) condemn(session, index);
+  if (index >= 0 && registry.get(index, RECORD.oldFile) === 1) condemn(session, index);
   else if (index >= 0) registry.remove(index);
   ledger.move('pending', `dropped:${reason}`);
   items.set(item, ITEM.visible, 0);
@@ -174,7 +173,6 @@ export function withdraw(session: Session, item: number, decision: number, reaso
     items.set(item, ITEM.result, RESULT.dropped);
     space.dropBytes(item);
   }
-  return leavesFile;
 }
 
 /** `registry` is held: from now on nobody knows the file, and a holder of `writerBusy` removes it. */
