@@ -16,7 +16,7 @@ const PROMPT = 3000;
 const FLOOR = 5;
 
 export async function run({ pairs, log }) {
-  const count = pairs ?? 8;
+  const count = pairs ?? 20;
   const dir = mkdtempSync(join(tmpdir(), 'tidemark-bench-restart-'));
   const info = { loadAverage: [loadavg()], promptTokens: PROMPT };
   const cold = [];
