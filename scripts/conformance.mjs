@@ -7,6 +7,7 @@
  * the last `scripts/mutants.mjs`, writes reports/conformance.json and prints a table; `--all` prints a line for each check.
  * Exit code 1 when a check has no passing test, or one that failed. scripts/test.mjs calls `conformance()` after a whole run.
  */
+import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join, relative } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
@@ -28,6 +29,9 @@ export const PARTS = [
   { letter: 'K', name: 'gate and admission', first: 114, last: 119, wanted: false },
   { letter: 'L', name: 'abort and teardown', first: 120, last: 126, wanted: false },
 ];
+
+/** Results of the last whole run of scripts/mutants.mjs, kept with the sources; a run on this machine goes before them. */
+export const RECORD = join(root, 'test/mutants/results.json');
 
 /** `[C45]` → 45. Throws for a number that is not of that part: a citation nobody would find. */
 export function citedChecks(title) {
@@ -54,6 +58,14 @@ export async function loadMutants(folder = join(root, 'test/mutants')) {
   return mutants;
 }
 
+/** What a result belongs to: a mutant that was changed has none. */
+export function digestOf({ edits, tests }) {
+  return createHash('sha256')
+    .update(JSON.stringify([edits, tests]))
+    .digest('hex')
+    .slice(0, 16);
+}
+
 function readJson(path) {
   return existsSync(path) ? JSON.parse(readFileSync(path, 'utf8')) : null;
 }
@@ -70,19 +82,24 @@ export async function conformance({ report, reports = join(root, 'reports') }) {
     }
   }
   const mutants = await loadMutants();
-  const results = new Map((readJson(join(reports, 'mutants.json')) ?? []).map((result) => [result.name, result]));
+  const recorded = readJson(RECORD) ?? [];
+  const results = new Map([...recorded, ...(readJson(join(reports, 'mutants.json')) ?? [])].map((result) => [result.name, result]));
+  const caughtOf = (mutant) => {
+    const result = results.get(mutant.name);
+    return result === undefined || result.digest !== digestOf(mutant) ? null : result.caught;
+  };
   const entries = [];
   for (const { first, last, wanted } of PARTS) {
     for (let check = first; wanted && check <= last; check++) {
       const cited = tests.get(check) ?? [];
       const own = mutants.filter(({ checks }) => checks.includes(check));
-      const caught = own.map(({ name }) => results.get(name)?.caught ?? null);
+      const caught = own.map(caughtOf);
       entries.push({
         check,
         tests: cited.map(({ name }) => name),
         passed: cited.some(({ status }) => status === 'passed') && cited.every(({ status }) => status !== 'failed'),
         mutant: own.length === 0 ? null : own.map(({ name }) => name).join('; '),
-        // null: no mutant, or not applied on this machine yet.
+        // null: no mutant, or one that has not been applied since it was written.
         caught: own.length === 0 || caught.includes(null) ? null : caught.every(Boolean),
       });
     }

@@ -86,11 +86,27 @@ function runVitest() {
   });
 }
 
-/** After a whole run: which conformance checks have no passing test. */
-async function missingChecks(result) {
-  const entries = await conformance({ report: result, reports });
-  console.log(conformanceTable(entries));
-  return entries.filter(({ passed }) => !passed).map(({ check }) => check);
+/** After a whole run: the conformance table; in the long run with its mutants applied. Returns what is wrong with it. */
+async function checkConformance(result) {
+  const problems = [];
+  if (long) {
+    console.log('mutants: node scripts/mutants.mjs');
+    const { status } = spawnSync(process.execPath, [join(root, 'scripts/mutants.mjs')], {
+      cwd: root,
+      stdio: 'inherit',
+      env: { ...process.env, TIDEMARK_REPORTS: reports },
+    });
+    if (status !== 0) problems.push('seeded mutants were not caught (see above)');
+  }
+  try {
+    const entries = await conformance({ report: result, reports });
+    console.log(conformanceTable(entries));
+    const missing = entries.filter(({ passed }) => !passed).map(({ check }) => check);
+    if (missing.length > 0) problems.push(`no passing test for conformance checks ${missing.join(', ')}`);
+  } catch (error) {
+    problems.push(`the conformance report could not be made: ${error.message}`);
+  }
+  return problems;
 }
 
 async function summarize({ code, ended }) {
@@ -118,9 +134,9 @@ async function summarize({ code, ended }) {
     console.log(passed === 0 ? 'failed: no test passed' : 'failed: the run ended with an error outside the tests (see above)');
   }
   if (filters.length === 0 && ended === null) {
-    const missing = await missingChecks(result);
-    if (missing.length > 0) {
-      console.log(`no passing test for conformance checks ${missing.join(', ')}`);
+    for (const problem of await checkConformance(result)) {
+      failed++;
+      console.log(`failed: ${problem}`);
     }
   }
   console.log(`report: ${relative(root, report)}; seed ${seed}; repeat with TIDEMARK_SEED=${seed}`);

@@ -13,6 +13,7 @@ import { ensureStagingRoot, stagingRootOf } from '../../dist/shared/staging.js';
 import { ThreadTable } from '../../dist/shared/sync/thread-table.js';
 import type { LoopMessage } from '../../dist/shared/worker-init.js';
 import { dist } from '../helpers/paths.ts';
+import { patience } from '../helpers/patience.ts';
 import { tempDir } from '../helpers/temp.ts';
 import { startWorker } from '../helpers/worker.ts';
 
@@ -115,7 +116,7 @@ export class Hub {
     return this.events.filter((event) => event.type === type);
   }
 
-  async until(test: () => boolean, what: string, ms = 10_000): Promise<void> {
+  async until(test: () => boolean, what: string, ms = patience(10_000)): Promise<void> {
     const end = performance.now() + ms;
     while (!test()) {
       if (performance.now() > end) throw new Error(`waited ${ms} ms for ${what}; events: ${JSON.stringify(this.events)}`);

@@ -13,8 +13,11 @@ const TOKENS = tokensOf(2 * 16);
 const SAVE_BYTES = 600_000;
 
 /** An engine that has queued two units and then waits in `save` for the cap, because the writer is held. */
-function blockedEngine(hub: Hub, reserveWaitMs = 20_000) {
+async function blockedEngine(hub: Hub, reserveWaitMs = 20_000) {
   const memory = hub.session({ limits: { pendingMaxBytes: 1_000_000, reserveWaitMs } } as never);
+  // Both loops have looked into the session's rings and sleep: from now on only a bell wakes them.
+  await hub.until(() => hub.of('attached').length === 2, 'both loops to serve the session');
+  await new Promise((resolve) => setTimeout(resolve, 30));
   const steps = hub.engine(memory, [{ step: 'unitsThenSave', tokens: TOKENS, requestId: 'r', requestNo: 1, bytes: SAVE_BYTES, saves: 2 }, { step: 'settle' }]);
   steps.catch(() => undefined); // a test that fails first must not leave it behind
   const waits = () => new ThreadTable(hub.shared.threads).list().some(({ kind, wait }) => kind === 'engine' && wait?.name === 'pendingCond');
@@ -25,7 +28,7 @@ describe('an engine that blocks in save()', () => {
   it('[I93][I98] two units that it queued before are both stored while it waits', async () => {
     const writer = holdAt('rename', '_boundary_snapshots');
     const hub = startHub(tempDir('hub'), {}, writer.faults);
-    const engine = blockedEngine(hub);
+    const engine = await blockedEngine(hub);
     await engine.inSave();
     await hub.until(() => hub.of('durable').length === 2, 'both units durable');
     expect(hub.of('durable').map((event) => event.tokenCount)).toEqual([16, 32]);
@@ -60,7 +63,7 @@ describe('diagnose() while every other thread is stuck', () => {
     const hub = startHub(tempDir('hub'), store.faults, writer.faults);
     const table = new ThreadTable(hub.shared.threads);
     const main = table.enter('main', 'main');
-    const engine = blockedEngine(hub);
+    const engine = await blockedEngine(hub);
     await hub.until(() => Atomics.load(writer.words, 0) === 1 && Atomics.load(store.words, 0) === 1, 'both loops to be held');
     await engine.inSave();
     const cleaner = startWorker(new URL('../boundary/actor.mjs', import.meta.url), {

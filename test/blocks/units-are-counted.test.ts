@@ -29,6 +29,25 @@ describe('counters', () => {
     expect(harness.session.ledger.read()).toMatchObject({ captured: 1, pending: 0, durable: 1 });
   });
 
+  it('[D58] an error of the sync of a block’s folder: the boundary has failed, is not durable, and no file of it stays', () => {
+    let broken = true;
+    const fail = (operation: FileOperation, path: string) => {
+      if (broken && operation === 'syncFolder' && /blocks.[0-9a-f]{2}$/.test(path)) throw Object.assign(new Error('EIO: made up'), { code: 'EIO' });
+    };
+    const harness = new Harness({ hooks: { before: fail } });
+    const [only] = rows(1);
+    publishBlock(harness.session, harness.unitOf(only!, 'r', false));
+    harness.drain();
+    expect(harness.of('failed')).toMatchObject([{ errno: 'EIO' }]);
+    expect(harness.of('durable')).toEqual([]);
+    expect(harness.session.ledger.read()).toMatchObject({ captured: 1, failed: 1, durable: 0 });
+    expect(harness.tree()).toEqual([]);
+    broken = false;
+    publishBlock(harness.session, harness.unitOf(only!, 'again', false));
+    harness.drain();
+    expect(harness.of('durable')).toHaveLength(1);
+  });
+
   it('[G82] a stop that drains stores every queued unit first, and none is left uncounted', () => {
     const harness = new Harness();
     for (const spec of rows(12)) publishBlock(harness.session, harness.unitOf(spec, 'r', false));

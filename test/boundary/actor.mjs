@@ -17,7 +17,17 @@ const files = new Files(gate === null ? {} : makeHooks({ gate }));
 const session = attachSession(memory, self);
 const store = new BoundarySnapshotStore(session, { files });
 
+/** How each wait for `pendingCond` of this thread ended. */
+const waits = [];
+const { wait } = session.pendingCond;
+session.pendingCond.wait = (...args) => {
+  const ended = wait.apply(session.pendingCond, args);
+  waits.push(ended);
+  return ended;
+};
+
 const operations = {
+  waits: () => waits,
   save: (id, count, layers, options) => store.save(id, count, toLayers(layers), options),
   load(id, count) {
     const result = store.load(id, count);

@@ -159,6 +159,7 @@ describe('cleanup', () => {
     await f.gate.arrived('rename');
     expect(f.store.cleanupRequest('ghost')).toEqual({ complete: true, inFlight: 0 });
     expect(f.store.cancelledCount('ghost')).toBe(0);
+    expect(f.session.itemsInFlight).toBe(1);
     f.gate.release('rename');
     await f.settled();
     expect(f.store.has('other', 1024)).toBe(true);
@@ -253,7 +254,7 @@ describe('cleanup', () => {
     await f.close();
   });
 
-  it('a boundary that is saved again while its cancelled predecessor is still in the writer is written and stays', async () => {
+  it('[D54] a boundary that is saved again while its cancelled predecessor is still in the writer is written and stays', async () => {
     const f = await startStore({ cleanupRequestWaitMs: 5 });
     for (const [operation, when] of [
       ['create', 'before'],

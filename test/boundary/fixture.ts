@@ -19,6 +19,7 @@ import { attachSession, createSessionMemory, type Session, type SessionMemory } 
 import { ensureStagingRoot, openSessionStaging, stagedPath, stagingRootOf } from '../../dist/shared/staging.js';
 import { ThreadTable } from '../../dist/shared/sync/thread-table.js';
 import { dist } from '../helpers/paths.ts';
+import { patience } from '../helpers/patience.ts';
 import { listTree, tempDir } from '../helpers/temp.ts';
 import { startWorker } from '../helpers/worker.ts';
 // @ts-expect-error plain JavaScript, shared with the threads
@@ -232,7 +233,7 @@ export async function startStore(limits: Partial<SessionLimits> = {}, options: S
 }
 
 /** Polls; the bound is for broken builds only. */
-export async function until(done: () => boolean, what: string, limitMs = 10_000): Promise<void> {
+export async function until(done: () => boolean, what: string, limitMs = patience(10_000)): Promise<void> {
   const end = performance.now() + limitMs;
   while (!done()) {
     if (performance.now() > end) throw new Error(`did not come: ${what}`);

@@ -21,7 +21,7 @@ const TRACE = OPERATIONS.length * WORDS;
 const TRACE_MAX = 4096;
 
 /** A held thread goes on by itself after this long, so that a broken test ends. */
-const HOLD_LIMIT_MS = 15_000;
+const HOLD_LIMIT_MS = Math.min(15_000, 2 * Number(process.env.TIDEMARK_PATIENCE_MS ?? 15_000));
 
 const at = (operation, word) => OPERATIONS.indexOf(operation) * WORDS + word;
 

@@ -78,6 +78,8 @@ describe('pending buffer', () => {
     await f.waiting('engine', 'pendingCond');
     f.gate.release('rename');
     expect(await second).toEqual({ ok: true, how: 'queued' });
+    // It was woken, and did not find it at the end of a slice.
+    expect((await engine.call<string[]>('waits')).at(-1)).toBe('notified');
     await f.settled();
     await f.close();
   });

@@ -8,6 +8,7 @@ import { Tokenizer } from '../../dist/engine-thread/text/tokenizer.js';
 import { type CacheOptions, type Chunk, createEngine, type Engine, type EngineEvents, type EngineOptions, type Generation } from '../../dist/index.js';
 import { type LeakOptions, watchLeaks } from './leaks.ts';
 import { ROOT, TIDE_5M } from './paths.ts';
+import { patience } from './patience.ts';
 
 /** Four layers, 320 tokens, context of 4,096: some milliseconds for anything. Its answers are noise, broken UTF-8 included. */
 export const TINY: string = join(ROOT, 'test/fixtures/models/tiny-qwen3_5');
@@ -93,7 +94,7 @@ export function listen(engine: Engine): Heard {
 }
 
 /** Waits until `holds` is true; throws with `what` when it is not within the limit. */
-export async function until(what: string, holds: () => boolean, timeoutMs = 15_000): Promise<void> {
+export async function until(what: string, holds: () => boolean, timeoutMs = patience(15_000)): Promise<void> {
   const deadline = performance.now() + timeoutMs;
   while (!holds()) {
     if (performance.now() > deadline) throw new Error(`still waiting after ${timeoutMs} ms: ${what}`);
