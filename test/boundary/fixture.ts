@@ -186,6 +186,18 @@ export class StoreFixture {
     expect(this.files(session).filter((name) => name.includes('.tmp'))).toEqual([]);
   }
 
+  /** Everything the writer has said about what is settled is in `events`: an event follows what it tells of, and comes by message. */
+  async told(): Promise<void> {
+    const before = this.#echoes();
+    // Of a session that is not there the writer answers at once, behind all that it said before.
+    this.#post({ type: 'detach', session: ECHO });
+    await until(() => this.#echoes() > before, 'the writer to answer');
+  }
+
+  #echoes(): number {
+    return this.events.filter(({ type, session }) => type === 'detached' && session === ECHO).length;
+  }
+
   /** Everything in the session's staging folder. */
   files(session = this.session): string[] {
     return listTree(session.memory.stagingDir);
@@ -220,6 +232,8 @@ export class StoreFixture {
     this.control.writer.bell.ring();
   }
 }
+
+const ECHO = -1;
 
 /** Where `LoopControl` keeps the writer's stop request: a stopped loop is started again here, which the product never does. */
 const STOP_WORD = 1;

@@ -70,6 +70,7 @@ describe('overflow', () => {
     f.gate.release('rename');
     expect(await third).toEqual({ ok: true, how: 'written' });
     await f.settled();
+    await f.told();
     // Express goes before the queue.
     expect(f.events.filter(({ type }) => type === 'written').map(({ tokenCount }) => tokenCount)).toEqual([1, 3, 2]);
     expect(f.session.registry.live).toBe(3);
