@@ -45,6 +45,8 @@ export class EngineStoreClient {
   #loops!: HubControl;
   /** How far the disk's loops were when a wait for them was last in vain: until they get further, nobody waits again. */
   #waitedInVainAt: number | null = null;
+  /** The same for restores: where the store worker stood, from beginning to end of one that passed its deadline. */
+  #restoredInVainAt: string | null = null;
   readonly #reader: IndexReader;
   readonly #model: EngineModel;
   readonly #identity: ChainIdentity;
@@ -148,15 +150,25 @@ export class EngineStoreClient {
       needs: { kv: this.#model.hasSliceableState, state: this.#model.hasFixedState },
     };
     const deadlineMs = this.#deadline(maxTokens);
+    let begunAt = '';
     return new RestoreAttempt({
       lookup: () => {
+        // A store worker that sits in a system call costs one request its deadline, not each.
+        if (this.#restoredInVainAt === this.#storeStands)
+          return { reason: 'deadline', detail: 'the store worker has done nothing since a restore passed its deadline' };
         const found = this.#reader.longestChain(wanted);
         if (!found.known) return null;
         return found.tokenCount > 0 ? { tokenCount: found.tokenCount } : { reason: found.reason ?? 'absent', detail: found.detail };
       },
-      start: () => this.#restores.begin({ ...wanted, deadlineMs }),
+      start: () => {
+        begunAt = this.#storeStands;
+        return this.#restores.begin({ ...wanted, deadlineMs });
+      },
       builder: () => new RestoreBuilder(this.#model),
       deadlineMs,
+      late: () => {
+        if (this.#storeStands === begunAt) this.#restoredInVainAt = begunAt;
+      },
     });
   }
 
@@ -231,6 +243,11 @@ export class EngineStoreClient {
     if (queued !== 'queued') return queued;
     prepared.used = true;
     return 'accepted';
+  }
+
+  /** Changes with each thing that the store worker ends, and with each new life of it. */
+  get #storeStands(): string {
+    return `${this.#loops.store.life}:${this.#loops.store.progress}`;
   }
 
   get #progress(): number {

@@ -7,7 +7,7 @@
  * | BELL | everybody | doorbell of the loop |
  * | STOP | host | 0 run, 1 finish what is queued and return, 2 return after the current item |
  * | STATE | loop, keeper | 0 not running, 1 running, 2 returned |
- * | PROGRESS | loop | bumped for each item done: teardown counts its limit from the last bump |
+ * | PROGRESS | loop | bumped for each item done and each step of a restore: teardown counts its limit from the last bump, and an engine waits for a loop that stands still only once |
  * | LIFE | keeper | which life of the thread this is, from 1 |
  */
 import { Doorbell } from './doorbell.ts';

@@ -110,8 +110,10 @@ export class DrainLoop {
         if (service.hasRestore) this.#parts.self.activity('job', 'restore');
         return service.stepRestore();
       });
-      if (step === 'worked') result = 'worked';
-      else if (step === 'wait' && result === 'nothing') result = 'waiting';
+      if (step === 'worked') {
+        this.#parts.control.bumpProgress();
+        result = 'worked';
+      } else if (step === 'wait' && result === 'nothing') result = 'waiting';
     }
     return result;
   }

@@ -43,6 +43,8 @@ export class RestoreJob {
   #bytes = 0;
   /** Parts handed over; of a state, whether the blocks before hold rows of it. */
   readonly #handedOver = new Map<string, { readonly continues: boolean }>();
+  /** Blocks of the point that was restored, for the caller to renew their recency. */
+  restored: readonly string[] = [];
   /** Blocks this restore is about to read; eviction leaves them alone. */
   readonly using = new Set<string>();
 
@@ -78,7 +80,7 @@ export class RestoreJob {
       const outcome = yield* this.#handOver(point, lookup);
       if (outcome === 'failed') continue;
       if (outcome !== 'ok') return this.#miss(outcome);
-      this.#store.touch(point.chain.map((block) => block.hash));
+      this.restored = point.chain.map((block) => block.hash);
       const why = this.#failure ?? this.#shortfall(lookup, point);
       return { tokenCount: point.tokenCount, reason: why?.reason ?? null, detail: why?.detail ?? '', bytes: this.#bytes };
     }

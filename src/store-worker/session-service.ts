@@ -126,6 +126,8 @@ export class SessionService implements UnitOwner {
       giver.end(number, { tokenCount: 0, reason: 'io', detail: error instanceof Error ? error.message : String(error) });
     }
     this.#restore = null;
+    // Behind the answer: it writes, and a disk that takes no writes may still be read.
+    this.#context.store.touch(job.restored);
     return 'worked';
   }
 

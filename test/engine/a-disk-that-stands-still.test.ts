@@ -7,7 +7,7 @@
 import { join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
 import { freezableDisk } from '../helpers/disks.ts';
-import { cacheIn, GREEDY, openEngine, promptIds, watchEngines } from '../helpers/engines.ts';
+import { cacheIn, GREEDY, listen, openEngine, promptIds, watchEngines } from '../helpers/engines.ts';
 
 watchEngines();
 
@@ -46,3 +46,32 @@ test.each(['boundary', 'finish'] as const)(
     }
   },
 );
+
+test('one request waits for its prefix in vain, the next ones know; when the disk is back, so are the prefixes', async () => {
+  const disk = freezableDisk();
+  if ('reason' in disk) return console.log(disk.reason);
+  const stored = { ...request, tokens: promptIds(300, 9) };
+  const engine = await openEngine({ cache: cacheIn(join(disk.path, 'cache'), { maxBytes: 40 * MIB, restoreDeadlineMs: 500 }) });
+  const heard = listen(engine);
+  const { tokenIds } = await engine.complete(stored);
+  await engine.flush();
+  disk.freeze();
+  const limit = setTimeout(disk.thaw, 30_000);
+  onTestFinished(() => clearTimeout(limit));
+  // Its files are read from memory; the store worker gets stuck behind it, on noting that they were used.
+  expect(await engine.complete(stored)).toMatchObject({ tokenIds, missReason: null, usage: { cachedTokens: 299 } });
+  for (let i = 0; i < 3; i++) {
+    const answer = await engine.complete(stored);
+    expect(answer).toMatchObject({ tokenIds, missReason: 'deadline', usage: { cachedTokens: 0 } });
+  }
+  const why = heard.miss.filter(({ reason }) => reason === 'deadline').map(({ detail }) => detail);
+  expect(why).toEqual([
+    expect.stringContaining('longer than'),
+    expect.stringContaining('has done nothing since'),
+    expect.stringContaining('has done nothing since'),
+  ]);
+
+  disk.thaw();
+  await engine.flush();
+  expect((await engine.complete(stored)).usage.cachedTokens).toBe(299);
+});

@@ -260,7 +260,7 @@ export default [
   {
     name: 'a use renews no recency',
     checks: [92],
-    edits: [{ file: 'src/store-worker/restore-job.ts', find: '      this.#store.touch(point.chain.map((block) => block.hash));\n', replace: '' }],
+    edits: [{ file: 'src/store-worker/session-service.ts', find: '    this.#context.store.touch(job.restored);\n', replace: '' }],
     tests: [{ file: space, title: '[H92]' }],
   },
   {

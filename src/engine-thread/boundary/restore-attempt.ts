@@ -20,6 +20,8 @@ export interface RestoreAttemptParts {
   builder(): RestoreBuilder;
   /** Milliseconds from `begin` on. */
   deadlineMs: number;
+  /** Told when the deadline has passed while the store worker was at it. */
+  late?(): void;
 }
 
 export class RestoreAttempt {
@@ -50,7 +52,7 @@ export class RestoreAttempt {
     if (this.#decided !== null) return this.#decided;
     const ticket = this.#ticket!;
     for (;;) {
-      if (performance.now() > this.#deadline) return this.#end(miss('deadline', 'the restore took longer than restoreDeadlineMs'));
+      if (performance.now() > this.#deadline) return this.#late('the restore took longer than restoreDeadlineMs');
       const next = ticket.next(waitMs);
       switch (next.type) {
         case 'waiting':
@@ -65,7 +67,7 @@ export class RestoreAttempt {
           }
           break;
         case 'miss':
-          return this.#end(miss(next.reason, next.detail));
+          return next.reason === 'deadline' ? this.#late(next.detail) : this.#end(miss(next.reason, next.detail));
         case 'done':
           return this.#complete(next.tokenCount, next.reason, next.detail);
       }
@@ -77,6 +79,11 @@ export class RestoreAttempt {
     this.#ticket = null;
     this.#builder?.release();
     this.#builder = null;
+  }
+
+  #late(detail: string): RestoreOutcome {
+    this.#parts.late?.();
+    return this.#end(miss('deadline', detail));
   }
 
   #complete(tokenCount: number, reason: MissReason | null, detail: string): RestoreOutcome {
