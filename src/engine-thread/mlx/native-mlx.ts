@@ -88,7 +88,7 @@ export interface NativeMlx
   fromBytes(bytes: Uint8Array, shape: Shape, dtype: Dtype): Tensor;
   loadTensor(path: string, byteOffset: number, byteLength: number, shape: Shape, dtype: Dtype): Tensor;
   readBytes(t: Tensor, from: number, target: Uint8Array): void;
-  readMany?(pieces: Uint8Array, target: Uint8Array): void;
+  readMany(pieces: Uint8Array, target: Uint8Array): void;
   toFloat32Array(t: Tensor): Float32Array;
   toInt32Array(t: Tensor): Int32Array;
   itemNumber(t: Tensor): number;
