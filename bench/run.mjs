@@ -15,14 +15,21 @@ const known = readdirSync(here)
 
 if (name === undefined || args.includes('--help') || !existsSync(join(here, `${name}.mjs`))) {
   console.error(
-    `usage: npm run bench -- NAME [--check] [--pairs N]\nnames: ${known.join(', ')}\n--check exits with 1 when a whole interval is beyond its floor`,
+    `usage: npm run bench -- NAME [--check] [--pairs N] [--device cpu|gpu] [--model DIR]\nnames: ${known.join(', ')}\n--device and --model are for those that docs/benchmarks.md says it of\n--check exits with 1 when a whole interval is beyond its floor`,
   );
   process.exit(name === undefined || !args.includes('--help') ? 2 : 0);
 }
 
-const pairsAt = args.indexOf('--pairs');
+/** The value of an option, or undefined: then the benchmark's own default holds. */
+const option = (flag) => (args.includes(flag) ? args[args.indexOf(flag) + 1] : undefined);
+const device = option('--device');
+if (device !== undefined && device !== 'cpu' && device !== 'gpu') {
+  console.error(`--device must be cpu or gpu, it is '${device}'`);
+  process.exit(2);
+}
+const pairs = option('--pairs');
 const { run } = await import(pathToFileURL(join(here, `${name}.mjs`)).href);
-const report = await run({ pairs: pairsAt < 0 ? null : Number(args[pairsAt + 1]), log: (line) => console.error(line) });
+const report = await run({ pairs: pairs === undefined ? null : Number(pairs), log: (line) => console.error(line), device, model: option('--model') });
 const out = { bench: name, date: new Date().toISOString(), cpu: cpus()[0]?.model ?? 'unknown', cores: cpus().length, node: process.version, ...report };
 out.ok = out.results.every((result) => result.ok !== false);
 mkdirSync(join(here, '..', 'reports'), { recursive: true });
