@@ -12,12 +12,15 @@ import { tempDir } from '../helpers/temp.ts';
 
 watchLeaks();
 
+const NO_VITEST = { VITEST: undefined, VITEST_WORKER_ID: undefined, VITEST_POOL_ID: undefined };
+
 async function runFixture(name: string, env: Record<string, string> = {}) {
   const reports = tempDir('reports');
   const result = await runNode([join(ROOT, 'scripts/test.mjs'), '--no-build', '--config', join(ROOT, 'test/cli/runner-fixtures/vitest.config.ts'), name], {
     cwd: ROOT,
     timeoutMs: 60_000,
-    env: { TIDEMARK_REPORTS: reports, TIDEMARK_SEED: '77', VITEST: undefined, VITEST_WORKER_ID: undefined, VITEST_POOL_ID: undefined, ...env },
+    // None of what the run around this one was told.
+    env: { TIDEMARK_REPORTS: reports, TIDEMARK_SEED: '77', TIDEMARK_LONG: undefined, TIDEMARK_TEST_LIMIT_MS: undefined, ...NO_VITEST, ...env },
   });
   const lines = result.stdout.trimEnd().split('\n');
   return { code: result.code, lines, last: lines.at(-1), report: join(reports, 'vitest.json') };
