@@ -25,7 +25,7 @@ export const PARTS = [
   { letter: 'G', name: 'block store', first: 74, last: 84, wanted: true },
   { letter: 'H', name: 'index, eviction, size', first: 85, last: 92, wanted: true },
   { letter: 'I', name: 'store job, locks, streams', first: 93, last: 103, wanted: true },
-  { letter: 'J', name: 'cache clears', first: 104, last: 113, wanted: false },
+  { letter: 'J', name: 'cache clears', first: 104, last: 113, wanted: true },
   { letter: 'K', name: 'gate and admission', first: 114, last: 119, wanted: false },
   { letter: 'L', name: 'abort and teardown', first: 120, last: 126, wanted: false },
 ];

@@ -34,7 +34,7 @@ napi_value init(napi_env js, napi_value exports) {
     return std::to_string(MLX_VERSION_MAJOR) + "." + std::to_string(MLX_VERSION_MINOR) + "." + std::to_string(MLX_VERSION_PATCH);
   });
   for (auto bind : {bindCreation, bindElementwise, bindReduction, bindShape, bindIndexing, bindLinear, bindFast, bindRandom, bindLifetime, bindControl, bindStreams,
-                    bindBytes, bindFiles, bindMemory, bindBlas}) {
+                    bindBytes, bindFiles, bindMemory, bindBlas, bindLeases}) {
     bind(b);
   }
   const char* testOps = std::getenv("TIDEMARK_TEST_OPS");

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "bytes.h"
 #include "control.h"
 #include "device_copy.h"
 #include "groups.h"
@@ -33,24 +34,11 @@ void readBytes(Call& c, HandleArg handle, double from, Bytes target) {
   copyOut(a, static_cast<size_t>(from), target.data, target.size);
 }
 
-/// One copy of `readMany`: `size` bytes from byte `from` of a tensor to byte `at` of the target.
-struct Piece {
-  double tensor, from, size, at;
-};
-
 /// As readBytes for each piece, with one call; all are checked before the first byte is copied.
 void readMany(Call& c, Bytes pieces, Bytes target) {
-  if (pieces.size % sizeof(Piece) != 0) throw Fail{"INVALID_ARGUMENT", "pieces come as four doubles each"};
-  std::vector<Piece> list(pieces.size / sizeof(Piece));
-  std::memcpy(list.data(), pieces.data, pieces.size);
-  for (const Piece& piece : list) {
-    if (piece.size < 0 || piece.at < 0 || piece.size != static_cast<double>(static_cast<uint64_t>(piece.size)) || piece.at != static_cast<double>(static_cast<uint64_t>(piece.at)) ||
-        piece.at + piece.size > static_cast<double>(target.size)) {
-      throw Fail{"INVALID_ARGUMENT", "bytes " + std::to_string(piece.at) + " + " + std::to_string(piece.size) + " lie outside a target of " + std::to_string(target.size) + " bytes"};
-    }
-    requireBytes(c, piece.tensor, piece.from, piece.size);
-  }
-  for (const Piece& piece : list) copyOut(c.env.table.use(piece.tensor), static_cast<size_t>(piece.from), target.data + static_cast<size_t>(piece.at), static_cast<size_t>(piece.size));
+  Copies copies;
+  for (const auto& piece : piecesOf(c, pieces, target.size)) copies.add(placeOf(*piece.array), piece.from, target.data + piece.at, piece.size);
+  copies.finish();
 }
 
 /// Calls `visit(element index in row order, pointer to the element)`; strides are in elements.
@@ -160,6 +148,24 @@ void unregisterHostMemory(Call& c, Bytes bytes) {
 }
 
 }  // namespace
+
+std::vector<Piece> piecesOf(Call& c, Bytes packed, size_t targetSize) {
+  struct Words {
+    double tensor, from, size, at;
+  };
+  if (packed.size % sizeof(Words) != 0) throw Fail{"INVALID_ARGUMENT", "pieces come as four doubles each"};
+  std::vector<Piece> pieces(packed.size / sizeof(Words));
+  auto whole = [](double value) { return value >= 0 && value == static_cast<double>(static_cast<uint64_t>(value)); };
+  for (size_t k = 0; k < pieces.size(); k++) {
+    Words w;
+    std::memcpy(&w, packed.data + k * sizeof(Words), sizeof(Words));
+    if (!whole(w.size) || !whole(w.at) || w.at + w.size > static_cast<double>(targetSize)) {
+      throw Fail{"INVALID_ARGUMENT", "bytes " + std::to_string(w.at) + " + " + std::to_string(w.size) + " lie outside a target of " + std::to_string(targetSize) + " bytes"};
+    }
+    pieces[k] = {&requireBytes(c, w.tensor, w.from, w.size), static_cast<size_t>(w.from), static_cast<size_t>(w.size), static_cast<size_t>(w.at)};
+  }
+  return pieces;
+}
 
 void bindBytes(Binder& b) {
   b.def("fromBytes", [](Call& c, Bytes bytes, mx::Shape shape, mx::Dtype dtype) { return fromBytes(c, bytes, std::move(shape), dtype); });

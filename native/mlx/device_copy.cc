@@ -88,17 +88,33 @@ bool inDeviceMemory(const mx::array& a) {
   return buffer && buffer->device >= 0;
 }
 
-void copyOut(const mx::array& source, size_t from, uint8_t* target, size_t size) {
+Place placeOf(const mx::array& a) {
+  if (const CudaBuffer* buffer = cudaBuffer(a); buffer && buffer->device >= 0) {
+    return {reinterpret_cast<uintptr_t>(buffer->data) + static_cast<uintptr_t>(a.offset()), buffer->device};
+  }
+  return {reinterpret_cast<uintptr_t>(a.data<uint8_t>()), -1};
+}
+
+void Copies::add(Place source, size_t from, uint8_t* target, size_t size) {
   if (size == 0) return;
-  if (!inDeviceMemory(source)) {
-    std::memcpy(target, source.data<uint8_t>() + from, size);
+  if (source.device < 0) {
+    std::memcpy(target, reinterpret_cast<const uint8_t*>(source.address) + from, size);
     return;
   }
-  const CudaBuffer* buffer = cudaBuffer(source);
-  void* stream = threadStream(buffer->device);
-  auto address = reinterpret_cast<Driver::Pointer>(buffer->data) + static_cast<Driver::Pointer>(source.offset()) + from;
-  check(driver().toHost(target, address, size, stream), "cuMemcpyDtoHAsync");
-  check(driver().streamSynchronize(stream), "cuStreamSynchronize");
+  stream_ = threadStream(source.device);
+  check(driver().toHost(target, static_cast<Driver::Pointer>(source.address) + from, size, stream_), "cuMemcpyDtoHAsync");
+}
+
+void Copies::finish() {
+  if (stream_) check(driver().streamSynchronize(stream_), "cuStreamSynchronize");
+  stream_ = nullptr;
+}
+
+void copyOut(const mx::array& source, size_t from, uint8_t* target, size_t size) {
+  if (size == 0) return;
+  Copies copies;
+  copies.add(placeOf(source), from, target, size);
+  copies.finish();
 }
 
 mx::array copyIn(const uint8_t* bytes, mx::Shape shape, mx::Dtype dtype, const mx::Stream* stream) {

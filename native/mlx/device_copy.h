@@ -18,6 +18,25 @@ namespace mx = mlx::core;
 /// Copies `size` bytes from byte `from` of a row-contiguous, available array.
 void copyOut(const mx::array& source, size_t from, uint8_t* target, size_t size);
 
+/// Where a row-contiguous, available array's bytes lie. Valid as long as somebody holds the array; may be used on any thread.
+struct Place {
+  uintptr_t address;
+  int device;  // -1: the host reads it directly
+};
+
+Place placeOf(const mx::array& a);
+
+/// Copies that are awaited together, by one thread. Those from device memory run beside each other.
+class Copies {
+ public:
+  void add(Place source, size_t from, uint8_t* target, size_t size);
+  /// All bytes are there when this returns.
+  void finish();
+
+ private:
+  void* stream_ = nullptr;
+};
+
 /// Whether the array's bytes cannot be read by the host directly.
 bool inDeviceMemory(const mx::array& a);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "device_copy.h"
+#include "leases.h"
 #include "mlx/device.h"
 #include "mlx/primitives.h"
 
@@ -28,11 +29,20 @@ void Env::forgetStreams() {
   deadStreams.insert(deadStreams.end(), streams.begin(), streams.end());
   streams.clear();
   engineStream.reset();
+  modelStreams.clear();
+}
+
+bool Env::owns(mx::Stream stream) const {
+  return stream == *engineStream || std::find(modelStreams.begin(), modelStreams.end(), stream) != modelStreams.end();
 }
 
 void Env::countIfForeign(const mx::array& value) {
   if (!engineStream || !value.has_primitive()) return;
-  if (value.primitive().stream() != *engineStream) foreignOps++;
+  mx::Stream stream = value.primitive().stream();
+  auto crosses = [&](const mx::array& input) {
+    return input.status() == mx::array::Status::unscheduled && input.has_primitive() && input.primitive().stream() != stream;
+  };
+  if (!owns(stream) || std::any_of(value.inputs().begin(), value.inputs().end(), crosses)) foreignOps++;
 }
 
 void Env::drain() noexcept {
@@ -57,10 +67,12 @@ void Env::drain() noexcept {
 
 void endEnvironment(void* data) {
   Env* env = static_cast<Env*>(data);
+  // A thread that only reads leases has a copy stream too.
+  endDeviceCopies();
   if (env->usedMlx) {
     env->drain();
+    dropLeasesOf(*env);
     for (auto& region : env->hostRegions) unregisterHost(region.address);
-    endDeviceCopies();
     env->table.clear();
     try {
       mx::clear_streams();

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -40,15 +41,21 @@ struct Env {
   /// Streams ended by `clear_streams`; MLX still names one of them as the thread's default.
   std::vector<mx::Stream> deadStreams;
   std::optional<mx::Stream> engineStream;
-  /// Ops bound to a stream that is not the engine's. Stays 0 in a correct engine.
+  /// Streams of further models of this engine, each for the work of that model only.
+  std::vector<mx::Stream> modelStreams;
+  /// Ops bound to a stream that is not the engine's, or fed by another stream's lazy array. Stays 0 in a correct engine.
   uint64_t foreignOps = 0;
+  /// Called between the drain and the clear of the allocator's cache; set by tests only.
+  std::function<void()> beforeClear;
+  std::vector<double> inFlightAtClears;
   /// This thread has touched MLX, so that its end must drain and clear.
   bool usedMlx = false;
   std::vector<HostRegion> hostRegions;
 
   void rememberStream(mx::Stream stream);
   void forgetStreams();
-  /// Counts `value` when the op that makes it is bound to another stream than the engine's.
+  bool owns(mx::Stream stream) const;
+  /// Counts `value` when the op that makes it is bound to no stream of this engine, or takes what another stream has yet to compute.
   void countIfForeign(const mx::array& value);
   /// Waits for all work of this thread and swallows its errors: for the end of the thread only.
   void drain() noexcept;

@@ -20,6 +20,7 @@ void bindBytes(Binder& b);
 void bindFiles(Binder& b);
 void bindMemory(Binder& b);
 void bindBlas(Binder& b);
+void bindLeases(Binder& b);
 /// Ops that fail or hang on purpose; exported only when TIDEMARK_TEST_OPS=1.
 void bindTestOps(Binder& b);
 

@@ -23,6 +23,7 @@ void bindMemory(Binder& b) {
   b.def("setWiredLimit", [](Call&, double bytes) { return static_cast<double>(mx::set_wired_limit(byteCount(bytes))); });
   // On CPU a clear waits for every stream of the process and may deliver another engine's error, so a failure poisons all that is unconfirmed here.
   b.def("clearCache", [](Call& c) {
+    if (c.env.beforeClear) c.env.beforeClear();
     try {
       mx::clear_cache();
     } catch (...) {

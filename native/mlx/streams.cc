@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "groups.h"
 #include "mlx/device.h"
 
@@ -11,11 +13,11 @@ mx::Device deviceFromName(const std::string& name) {
   return mx::Device(mx::Device::gpu);
 }
 
-napi_value streamList(Call& c) {
+napi_value streamList(Call& c, const std::vector<mx::Stream>& streams) {
   napi_value list;
-  if (napi_create_array_with_length(c.js, c.env.streams.size(), &list) != napi_ok) return nullptr;
+  if (napi_create_array_with_length(c.js, streams.size(), &list) != napi_ok) return nullptr;
   uint32_t k = 0;
-  for (auto stream : c.env.streams) {
+  for (auto stream : streams) {
     napi_value element;
     if (napi_create_double(c.js, encodeStream(stream), &element) == napi_ok) napi_set_element(c.js, list, k++, element);
   }
@@ -28,6 +30,17 @@ void noticeDefaultStreams(Env& env) {
     if (!mx::is_available(mx::Device(type))) continue;
     if (auto stream = mx::peek_default_stream(mx::Device(type))) env.rememberStream(*stream);
   }
+}
+
+/// Those of them that exist and live.
+std::vector<mx::Stream> defaultStreams(Env& env) {
+  std::vector<mx::Stream> found;
+  for (auto type : {mx::Device::cpu, mx::Device::gpu}) {
+    if (!mx::is_available(mx::Device(type))) continue;
+    auto stream = mx::peek_default_stream(mx::Device(type));
+    if (stream && std::find(env.streams.begin(), env.streams.end(), *stream) != env.streams.end()) found.push_back(*stream);
+  }
+  return found;
 }
 
 napi_value deviceInfo(Call& c, std::string device) {
@@ -53,6 +66,13 @@ void bindStreams(Binder& b) {
     return encodeStream(stream);
   });
   b.def("setEngineStream", [](Call& c, mx::Stream stream) { c.env.engineStream = stream; });
+  // A further model's stream: its ops are not foreign, lazy arrays that cross between the two are.
+  b.def("newModelStream", [](Call& c, std::string device) {
+    mx::Stream stream = mx::new_stream(deviceFromName(device));
+    c.env.rememberStream(stream);
+    c.env.modelStreams.push_back(stream);
+    return encodeStream(stream);
+  });
   b.def("defaultStream", [](Call& c, std::string device) {
     mx::Stream stream = mx::default_stream(deviceFromName(device));
     c.env.rememberStream(stream);
@@ -64,7 +84,12 @@ void bindStreams(Binder& b) {
   b.def("gpuAvailable", [](Call&) { return mx::is_available(mx::Device(mx::Device::gpu)); });
   b.def("liveStreams", [](Call& c) {
     if (c.env.usedMlx) noticeDefaultStreams(c.env);
-    return streamList(c);
+    return streamList(c, c.env.streams);
+  });
+  // The thread's default stream of each device, as far as there is one. None is made.
+  b.def("defaultStreams", [](Call& c) {
+    if (c.env.usedMlx) noticeDefaultStreams(c.env);
+    return streamList(c, defaultStreams(c.env));
   });
   b.def("clearStreams", [](Call& c) {
     if (c.env.usedMlx) noticeDefaultStreams(c.env);

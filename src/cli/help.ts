@@ -12,7 +12,13 @@ export const COMMON_OPTIONS = {
 } as const satisfies OptionTable;
 
 const WIDTH = 100;
-const EXIT_CODES: Readonly<Record<number, string>> = { 0: 'done', 1: 'failed', 2: 'wrong usage', 130: 'stopped by Ctrl-C' };
+const EXIT_CODES: Readonly<Record<number, string>> = {
+  0: 'done',
+  1: 'failed',
+  2: 'wrong usage',
+  70: 'the device takes no more work; start again',
+  130: 'stopped by Ctrl-C',
+};
 
 export function verbHelp(verb: AnyVerb): string {
   const arg = verb.positionals === undefined ? '' : ` ${verb.positionals.text}`;

@@ -1,10 +1,13 @@
 /**
  * An error as the command line shows it: one line on standard error, the whole of it with --json, and an exit code.
  */
-import { TidemarkError } from '../shared/errors.ts';
+import { isDeviceLost, TidemarkError } from '../shared/errors.ts';
 import { CommandError, UsageError } from './command-error.ts';
 import { Interrupted, SIGNAL_EXIT_CODES } from './interrupts.ts';
 import type { Context } from './verb.ts';
+
+/** A supervisor that starts the program again helps; nothing else does. */
+export const DEVICE_LOST_EXIT_CODE = 70;
 
 export async function reportError(error: unknown, { out, env }: Context): Promise<number> {
   const known = error instanceof TidemarkError || error instanceof CommandError || error instanceof Interrupted;
@@ -17,6 +20,7 @@ export async function reportError(error: unknown, { out, env }: Context): Promis
   const stack = error instanceof Error ? error.stack : undefined;
   if (stack !== undefined && (!known || env.TIDEMARK_DEBUG === '1')) out.note(stack);
   if (error instanceof Interrupted) return SIGNAL_EXIT_CODES[error.signal];
+  if (isDeviceLost(error)) return DEVICE_LOST_EXIT_CODE;
   return error instanceof UsageError || code === 'INVALID_ARGUMENT' ? 2 : 1;
 }
 

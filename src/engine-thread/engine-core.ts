@@ -8,7 +8,7 @@
 import type { MessagePort } from 'node:worker_threads';
 import { EngineCounters } from '../shared/engine-counters.ts';
 import type { Delivery, EngineInit, EngineStoreInit, LoadedModel, WireRequest } from '../shared/engine-protocol.ts';
-import { errorToWire, TidemarkError } from '../shared/errors.ts';
+import { errorToWire, isDeviceLost, TidemarkError } from '../shared/errors.ts';
 import { bufferAccessLock } from '../shared/process-shared.ts';
 import { RequestTable } from '../shared/request-table.ts';
 import type { ThreadHandle } from '../shared/sync/thread-table.ts';
@@ -18,12 +18,14 @@ import type { EngineContext } from './engine-context.ts';
 import { EngineModel } from './engine-model.ts';
 import { EngineStoreClient } from './engine-store-client.ts';
 import { activeBytes, cacheBytes, peakBytes } from './mlx/memory.ts';
-import { clearThreadStreams, syncAndClearCache } from './mlx/metal-sync.ts';
+import { clearCounts, clearThreadStreams, syncAndClearCache, unreleasedBytes } from './mlx/metal-sync.ts';
 import { foreignStreamOps } from './mlx/streams.ts';
 import { buildSequence } from './request-builder.ts';
 import { Scheduler } from './scheduler.ts';
 
 const macrotask = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+
+const UNRELEASED_EVERY_MS = 250;
 
 export class EngineCore {
   readonly #init: EngineInit;
@@ -38,6 +40,8 @@ export class EngineCore {
   #running = false;
   #stopped = false;
   #lost: TidemarkError | null = null;
+  #unreleasedAt = 0;
+  #giveBack: () => void = () => undefined;
 
   constructor(init: EngineInit, self: ThreadHandle) {
     this.#init = init;
@@ -68,10 +72,14 @@ export class EngineCore {
             warn: (message) => this.#deliver({ kind: 'warning', code: 'BOUNDARY', message }),
             degraded: (code, message, details) => this.#deliver({ kind: 'degraded', code, message, details }),
           });
-    const clears = new CacheClears(() => {
+    this.#giveBack = () => {
       const cleared = syncAndClearCache(stream, bufferAccess);
       this.#counters.add(cleared ? 'clears' : 'clearsSkipped');
-    });
+      this.#counters.set('clearWaitMs', clearCounts().waitedMs);
+    };
+    // Reading the weights leaves copies of them behind.
+    this.#giveBack();
+    const clears = new CacheClears(this.#giveBack, options.prefillChunk);
     this.#context = {
       options,
       stream,
@@ -121,11 +129,20 @@ export class EngineCore {
       this.#scheduler.cancelAll();
       this.#store?.close();
       this.#model?.release();
-      // May deliver the error of something that was still in flight.
-      clearThreadStreams();
+      this.#endStreams();
     } finally {
       this.#wake?.();
       this.#port.close();
+    }
+  }
+
+  /** Either may deliver the error of something that was still in flight; the streams end all the same. */
+  #endStreams(): void {
+    try {
+      // The allocator is the process's: what this model has left there is of no use to another engine.
+      this.#giveBack();
+    } finally {
+      clearThreadStreams();
     }
   }
 
@@ -158,11 +175,20 @@ export class EngineCore {
     this.#counters.set('peakBytes', peakBytes());
     this.#counters.set('cacheBytes', cacheBytes());
     this.#counters.set('foreignStreamOps', foreignStreamOps());
+    this.#publishUnreleased();
+  }
+
+  /** Reading the process's footprint costs as much as a small step. */
+  #publishUnreleased(): void {
+    const at = performance.now();
+    if (at < this.#unreleasedAt + UNRELEASED_EVERY_MS) return;
+    this.#unreleasedAt = at;
+    this.#counters.set('unreleasedBytes', unreleasedBytes());
   }
 
   /** A lost device fails everybody, for the same reason, and the engine takes nothing more. */
   #onStepError(error: unknown): void {
-    if (this.#lost !== null || !(error instanceof TidemarkError) || error.code !== 'DEVICE_LOST') return;
+    if (this.#lost !== null || !isDeviceLost(error)) return;
     this.#lost = error;
     this.#scheduler.failAll(error);
     this.#deliver({ kind: 'lost', error: errorToWire(error) });

@@ -7,7 +7,7 @@
  */
 import type { FinishReason, Usage } from '../host/api.ts';
 import type { Probe, RequestTimings, WireRequest } from '../shared/engine-protocol.ts';
-import { errorToWire, type MissReason } from '../shared/errors.ts';
+import { errorToWire, isDeviceLost, type MissReason } from '../shared/errors.ts';
 import type { BoundaryRecorder, PassCompanion } from './boundary/recorder.ts';
 import type { RestoreAttempt } from './boundary/restore-attempt.ts';
 import type { LayerCache } from './cache/layer-cache.ts';
@@ -180,7 +180,7 @@ export class Sequence {
     this.#computed = to;
     this.#context.counters.add('prefilledTokens', to - from);
     this.#capture(blockBoundariesIn(from, to, this.#shape.blockSize), to === this.promptLength - 1);
-    this.#context.clears.afterPrefillPass();
+    this.#context.clears.afterPrefillPass(to - from);
     if (!last) {
       this.#context.deliver({ kind: 'progress', requestNo: this.request.requestNo, phase: 'prefill', tokens: to, totalTokens: this.promptLength });
       return 'worked';
@@ -273,7 +273,9 @@ export class Sequence {
     const usage: Usage = { promptTokens: this.promptLength, cachedTokens: this.#cachedTokens, completionTokens: this.tokens.length - this.promptLength };
     const probe: Probe | undefined = this.#probe?.result(this.#cachedTokens, this.#missReason);
     this.#context.counters.add(reason === 'abort' ? 'aborted' : 'finished');
+    const brokenOff = reason === 'abort' && this.#state === 'prefill';
     this.#end();
+    if (brokenOff) this.#clearNow();
     this.#context.deliver({
       kind: 'end',
       requestNo: this.request.requestNo,
@@ -291,9 +293,20 @@ export class Sequence {
 
   #fail(error: unknown): void {
     this.#context.counters.add('failed');
+    const held = this.#caches.length > 0;
     this.#end();
     this.#context.deliver({ kind: 'error', requestNo: this.request.requestNo, error: errorToWire(error) });
     this.#context.onStepError(error);
+    if (held && !isDeviceLost(error)) this.#clearNow();
+  }
+
+  /** This sequence has ended. What its clear meets is told to the engine; arrays that it spoils say so themselves when they are used. */
+  #clearNow(): void {
+    try {
+      this.#context.clears.afterBrokenOff();
+    } catch (error) {
+      this.#context.onStepError(error);
+    }
   }
 
   #end(): void {

@@ -192,9 +192,13 @@ export interface EngineStats {
     hits: number;
     misses: Record<string, number>;
   };
-  memory: { activeBytes: number; peakBytes: number; cacheBytes: number };
-  /** `foreignOps`: operations bound to another stream than the engine's, always 0. `clearsSkipped`: the lock was not had in time. */
-  streams: { foreignOps: number; clears: number; clearsSkipped: number };
+  /** `unreleasedBytes`: freed within the last 10 s and still charged by the system, an estimate. */
+  memory: { activeBytes: number; peakBytes: number; cacheBytes: number; unreleasedBytes: number };
+  /**
+   * `foreignOps`: operations bound to another stream than the engine's, always 0. `clearsSkipped`: the lock was not had in time.
+   * `clearWaitMs`: how long clears have waited for it.
+   */
+  streams: { foreignOps: number; clears: number; clearsSkipped: number; clearWaitMs: number };
 }
 
 export interface CloseOptions {

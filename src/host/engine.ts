@@ -160,8 +160,8 @@ export class EngineHost extends EventEmitter implements Engine {
         hits: c.get('hits'),
         misses: c.misses(),
       },
-      memory: { activeBytes: c.get('activeBytes'), peakBytes: c.get('peakBytes'), cacheBytes: c.get('cacheBytes') },
-      streams: { foreignOps: c.get('foreignStreamOps'), clears: c.get('clears'), clearsSkipped: c.get('clearsSkipped') },
+      memory: { activeBytes: c.get('activeBytes'), peakBytes: c.get('peakBytes'), cacheBytes: c.get('cacheBytes'), unreleasedBytes: c.get('unreleasedBytes') },
+      streams: { foreignOps: c.get('foreignStreamOps'), clears: c.get('clears'), clearsSkipped: c.get('clearsSkipped'), clearWaitMs: c.get('clearWaitMs') },
     };
   }
 

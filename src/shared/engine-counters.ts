@@ -20,6 +20,8 @@ export const ENGINE_COUNTERS = [
   'foreignStreamOps',
   'clears',
   'clearsSkipped',
+  'clearWaitMs',
+  'unreleasedBytes',
 ] as const;
 export type EngineCounter = (typeof ENGINE_COUNTERS)[number];
 

@@ -41,6 +41,7 @@ export const ERROR_CODES = [
   'STREAM_AFFINITY',
   'TENSOR_POISONED',
   'TENSOR_RELEASED',
+  'LEASE_GONE',
   'MEMORY_LIMIT',
   // locks and threads
   'LOCK_OWNER_DIED',
@@ -132,6 +133,11 @@ export class StreamAffinityError extends TidemarkError {
   constructor(message: string, options: TidemarkErrorOptions = {}) {
     super('STREAM_AFFINITY', message, options);
   }
+}
+
+/** The device takes no more work in this process: the engine ends, and the app is to restart. */
+export function isDeviceLost(error: unknown): error is TidemarkError {
+  return error instanceof TidemarkError && error.code === 'DEVICE_LOST';
 }
 
 /** What crosses threads instead of an Error. */

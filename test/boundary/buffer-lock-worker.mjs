@@ -55,6 +55,11 @@ async function engine() {
   return { mx, sync, stream };
 }
 
+const figures = (sync) => {
+  const { done, skipped } = sync.clearCounts();
+  return { done, skipped };
+};
+
 const SLICE = 8 * 1024 * 1024;
 
 const scenarios = {
@@ -66,7 +71,7 @@ const scenarios = {
       if (!sync.syncAndClearCache(stream, patient)) throw new Error('the lock was not had');
     }
     set(STOP);
-    return { ...sync.clearCounts() };
+    return figures(sync);
   },
   /** Reads bytes out of an MLX buffer on another thread, under the lock, taken twice over. */
   async reads() {
@@ -148,7 +153,7 @@ const scenarios = {
     until(STOP, 'the go');
     const cleared = sync.syncAndClearCache(stream, args.patient ? patient : lock);
     set(STREAM_DONE);
-    return { cleared, ...sync.clearCounts() };
+    return { cleared, ...figures(sync) };
   },
   /** A store job. Naive: it waits for the engine's stream under the lock. Ours: the engine has waited before it handed over. */
   job() {

@@ -223,6 +223,18 @@ describe('errors', () => {
     expect((await cli([...GENERATE, 'hi'], { script: failing('INVALID_ARGUMENT') })).code).toBe(2);
   });
 
+  test('[J111] a device that takes no more work is exit code 70: whoever runs the program is to start it again', async () => {
+    const { code, engine, stderr } = await cli([...GENERATE, 'hi'], {
+      script: {
+        // biome-ignore lint/correctness/useYield: fails before its first text
+        answer: async function* (): AsyncGenerator<string> {
+          throw new TidemarkError('DEVICE_LOST', 'start again');
+        },
+      },
+    });
+    expect([code, engine!.closed, stderr]).toEqual([70, 1, 'tidemark: start again (DEVICE_LOST)\n']);
+  });
+
   test('of an unknown kind: INTERNAL, with the stack', async () => {
     const { code, stderr } = await cli([...GENERATE, 'hi'], { script: { createError: new TypeError('x is not a function') } });
     expect(code).toBe(1);

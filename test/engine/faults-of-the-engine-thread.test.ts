@@ -54,7 +54,7 @@ test('an uncaught error there ends every call with ENGINE_DIED and its message, 
 });
 
 test.each([{ cache: 'a cache' }, { cache: 'no cache' }])(
-  'a lost device, with $cache: every request says so, running, queued or later, and it is told once',
+  '[J111] a lost device, with $cache: every request says so, running, queued or later, and it is told once',
   async ({ cache }) => {
     const { said, degraded } = await withFault('lost', { at: 20 }, cache === 'a cache' ? tempDir() : undefined);
     expect(said.answers).toEqual(['DEVICE_LOST', 'DEVICE_LOST', 'DEVICE_LOST']);

@@ -17,7 +17,7 @@ describe.each([
   { name: 'tide-5m', model: TIDE_5M, compute: 'float32' },
   { name: 'tide-5m', model: TIDE_5M, compute: 'model' },
 ] as const)('$name in $compute', ({ model, compute }) => {
-  test('stays at 0', async () => {
+  test('[J105] stays at 0', async () => {
     const engine = await openEngine({
       ...(model === undefined ? {} : { model }),
       compute,

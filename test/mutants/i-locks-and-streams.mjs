@@ -71,8 +71,8 @@ export default [
     edits: [
       {
         file: 'src/engine-thread/mlx/metal-sync.ts',
-        find: "if (!bufferAccess.acquire(CLEAR_LOCK_TIMEOUT_MS, 'syncAndClearCache')) {",
-        replace: 'if (CLEAR_LOCK_TIMEOUT_MS < 0) {',
+        find: "const had = bufferAccess.acquire(CLEAR_LOCK_TIMEOUT_MS, 'syncAndClearCache');",
+        replace: 'const had = bufferAccess !== null;',
       },
       { file: 'src/engine-thread/mlx/metal-sync.ts', find: '    bufferAccess.release();\n', replace: '    void bufferAccess;\n' },
     ],
@@ -121,8 +121,8 @@ export default [
     edits: [
       {
         file: 'src/engine-thread/engine-core.ts',
-        find: '    const clears = new CacheClears(() => {',
-        replace: "    if (bufferAccess.acquire(0, 'load')) bufferAccess.release();\n    const clears = new CacheClears(() => {",
+        find: '    const clears = new CacheClears(',
+        replace: "    if (bufferAccess.acquire(0, 'load')) bufferAccess.release();\n    const clears = new CacheClears(",
       },
     ],
     tests: [{ file: bufferLock, title: '[I97] the product takes it' }],

@@ -16,17 +16,28 @@ function callers(pattern: RegExp, folder: string, ending: RegExp): string[] {
     .map((file) => relative(ROOT, file));
 }
 
-test('TypeScript', () => {
+test('[J109] TypeScript', () => {
   expect(callers(/\b(clearCache|clearStreams)\b/, 'src', /\.ts$/).sort()).toEqual([
     'src/engine-thread/mlx/metal-sync.ts',
     'src/engine-thread/mlx/native-mlx.ts',
   ]);
 });
 
-test('native code', () => {
+test('[J109] native code', () => {
   expect(callers(/clear_cache\(/, 'native', /\.(cc|h)$/)).toEqual(['native/mlx/memory.cc']);
   // The end of a thread clears its streams too.
   expect(callers(/clear_streams\(/, 'native', /\.(cc|h)$/).sort()).toEqual(['native/mlx/env.cc', 'native/mlx/streams.cc']);
+});
+
+test('[J109] scripts, benchmarks and the command line', () => {
+  for (const folder of ['bench', 'scripts']) expect(callers(/\b(clearCache|clearStreams|clear_cache|clear_streams)\b/, folder, /\.(mjs|py)$/)).toEqual([]);
+});
+
+test('[J109] one call each in its file, and the engine clears through it alone', () => {
+  const source = readFileSync(join(ROOT, 'src/engine-thread/mlx/metal-sync.ts'), 'utf8');
+  expect(source.match(/\bnative\.clearCache\(/g)).toHaveLength(1);
+  expect(source.match(/\bnative\.clearStreams\(/g)).toHaveLength(1);
+  expect(callers(/\bsyncAndClearCache\(/, 'src', /\.ts$/).sort()).toEqual(['src/engine-thread/engine-core.ts', 'src/engine-thread/mlx/metal-sync.ts']);
 });
 
 test('no wait without a stream', () => {

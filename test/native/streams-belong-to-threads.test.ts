@@ -28,7 +28,7 @@ describe('a stream of another thread', () => {
 });
 
 describe('the counter of ops on other streams', () => {
-  test('stays 0 for a thread that passes its stream, composite ops and depends included', async () => {
+  test('[J105] stays 0 for a thread that passes its stream, composite ops and depends included', async () => {
     const a = await start();
     const count = await a.value(`
       const s = mx.openEngineStream('cpu');
@@ -42,7 +42,7 @@ describe('the counter of ops on other streams', () => {
     expect(await a.value('return mx.liveStreams().length')).toBe(1);
   });
 
-  test('counts each op on a second stream', async () => {
+  test('[J105] counts each op on a second stream', async () => {
     const a = await start();
     const count = await a.value(`
       const s = mx.openEngineStream('cpu');
@@ -82,7 +82,7 @@ test('threads are apart: handles of one mean nothing to another', async () => {
 describe('clearing the cache', () => {
   const lock = '{ acquire: (ms, site) => (log.push(["acquire", ms, site]), true), release: () => log.push(["release"]) }';
 
-  test('happens under the lock, after the stream is drained', async () => {
+  test('[J104] happens under the lock, after the stream is drained', async () => {
     const a = await start();
     const result = await a.value<{ log: unknown[]; cached: number[]; status: number; done: boolean; counts: unknown }>(`
       const s = mx.openEngineStream('cpu');
@@ -99,10 +99,10 @@ describe('clearing the cache', () => {
     expect(result.log).toEqual([['acquire', 1000, 'syncAndClearCache'], ['release']]);
     expect(result.cached[0]).toBeGreaterThan(0);
     expect(result.cached[1]).toBe(0);
-    expect(result.counts).toEqual({ done: 1, skipped: 0 });
+    expect(result.counts).toMatchObject({ done: 1, skipped: 0 });
   });
 
-  test('is skipped and counted when the lock is not had, and the lock is released when the stream fails', async () => {
+  test('[J104] is skipped and counted when the lock is not had, and the lock is released when the stream fails', async () => {
     const a = await start();
     const result = await a.value<{ done: boolean; counts: unknown; log: unknown[]; code: string }>(`
       const s = mx.openEngineStream('cpu');
@@ -112,7 +112,7 @@ describe('clearing the cache', () => {
       let code = 'none';
       try { sync.syncAndClearCache(s, failingLock); } catch (error) { code = error.code; }
       return { done, counts: { ...sync.clearCounts() }, log, code };`);
-    expect(result).toEqual({ done: false, counts: { done: 0, skipped: 1 }, log: ['release'], code: 'MLX_ERROR' });
+    expect(result).toMatchObject({ done: false, counts: { done: 0, skipped: 1 }, log: ['release'], code: 'MLX_ERROR' });
   });
 
   test('[I100] a stream that is gone is passed over, any other error is not', async () => {

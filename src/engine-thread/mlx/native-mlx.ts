@@ -206,6 +206,8 @@ export interface NativeMlx
   // streams.cc
   newStream(device: Device): Stream;
   setEngineStream(s: Stream): void;
+  newModelStream(device: Device): Stream;
+  defaultStreams(): Stream[];
   defaultStream(device: Device): Stream;
   setDefaultStream(s: Stream): void;
   setDefaultDevice(device: Device): void;
@@ -231,11 +233,21 @@ export interface NativeMlx
   setBlasThreads(count: number): boolean;
   getBlasThreads(): number;
 
+  // leases.cc
+  leaseOpen(pieces: Uint8Array, target: Uint8Array): number;
+  leaseCopy(lease: number, target: Uint8Array, most: number): number;
+  leaseDrop(lease: number): boolean;
+  leaseCount(): number;
+
   // test_ops.cc, only with TIDEMARK_TEST_OPS=1
   testFailWhenScheduled?(a: Tensor, s: Stream): Tensor;
   testFailOnStream?(a: Tensor, s: Stream): Tensor;
   testDelay?(a: Tensor, ms: number, s: Stream): Tensor;
   testBlock?(ms: number): void;
   testLoadSafetensors?(path: string, name: string, s: Stream): Tensor;
+  testWatchClears?(s: Stream): void;
+  testInFlightAtClears?(): number[];
+  testInFlight?(s: Stream): number;
+  testSynchronizeDefault?(): Stream;
   testThrow?(text: string): void;
 }

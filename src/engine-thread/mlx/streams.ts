@@ -14,10 +14,18 @@ export function openEngineStream(device: Device): Stream {
   return stream;
 }
 
+/**
+ * The stream of a further model on an engine's thread. Work of the two models is apart: an op of one takes arrays of the other only when they
+ * are evaluated; one that takes a lazy array across is counted by `foreignStreamOps`.
+ */
+export function openModelStream(device: Device): Stream {
+  return native.newModelStream(device);
+}
+
 /** Waits for all work of one stream, and delivers its error. MLX's variant without an argument is almost always the wrong stream. */
 export const { synchronize } = native;
 
-export const { newStream, defaultStream, setDefaultStream, setEngineStream, liveStreams, foreignStreamOps, streamIndex } = native;
+export const { newStream, defaultStream, setDefaultStream, setEngineStream, liveStreams, defaultStreams, foreignStreamOps, streamIndex } = native;
 
 /** `setDefaultDevice` is process-wide in MLX and not synchronised: before any engine works. */
 export const { setDefaultDevice, gpuAvailable, deviceInfo } = native;
