@@ -45,12 +45,22 @@ export function bootstrap(values, rounds = 2000) {
   return [medians[Math.floor(rounds * 0.025)], medians[Math.floor(rounds * 0.975)]];
 }
 
-/** Ratio of the means of two interleaved groups, with its 95 % bootstrap interval. */
-export function ratioOfMeans(a, b, rounds = 2000) {
+/** Ratio of one statistic of two interleaved groups, with its 95 % bootstrap interval. */
+export function ratioOf(statistic, a, b, rounds = 2000) {
   const random = generator(20260101);
-  const resampled = (values) => mean(values.map(() => values[Math.floor(random() * values.length)]));
+  const resampled = (values) => statistic(values.map(() => values[Math.floor(random() * values.length)]));
   const found = Array.from({ length: rounds }, () => resampled(a) / resampled(b)).sort((x, y) => x - y);
-  return { mean: round(mean(a) / mean(b)), low: round(found[Math.floor(rounds * 0.025)]), high: round(found[Math.floor(rounds * 0.975)]), samples: a.length };
+  return {
+    value: round(statistic(a) / statistic(b)),
+    low: round(found[Math.floor(rounds * 0.025)]),
+    high: round(found[Math.floor(rounds * 0.975)]),
+    samples: a.length,
+  };
+}
+
+export function ratioOfMeans(a, b, rounds = 2000) {
+  const { value, ...interval } = ratioOf(mean, a, b, rounds);
+  return { mean: value, ...interval };
 }
 
 /** Summary of per-pair ratios. */

@@ -89,7 +89,7 @@ export class EngineCore {
       clears,
       forward: (tokens, caches, logits, beside = null) => {
         this.#self.activity('stream', `forward ${tokens.length}`, 2_000 + tokens.length * 50);
-        return model.forward(tokens, caches, logits, beside);
+        return model.forward(tokens, caches, logits, this.#store?.alongside(beside) ?? beside);
       },
       alone: () => this.#scheduler.alone,
       deliver: (message) => this.#deliver(message),
@@ -151,6 +151,7 @@ export class EngineCore {
     while (!this.#stopped) {
       this.#self.beat();
       const result = this.#scheduler.round();
+      this.#store?.endOfRound(result === 'worked');
       this.#publishFigures();
       if (this.#lost !== null) break;
       if (result === 'idle') break;

@@ -15,8 +15,9 @@ import { HubControl } from '../shared/loop-control.ts';
 import { attachSession, type PlacedUnit, reserveUnit, type Session } from '../shared/session/index.ts';
 import type { ThreadHandle } from '../shared/sync/thread-table.ts';
 import { IndexReader } from './boundary/lookup.ts';
+import { OwedBell } from './boundary/owed-bell.ts';
 import { type BlockUnit, placeBlock, publishBlock, unitBytes, unitsInFlight } from './boundary/publish.ts';
-import { type BlockSink, BoundaryRecorder, type CapturedBlock, type PreparedBlock } from './boundary/recorder.ts';
+import { type BlockSink, BoundaryRecorder, type CapturedBlock, type PassCompanion, type PreparedBlock } from './boundary/recorder.ts';
 import { RestoreClient } from './boundary/restore.ts';
 import { RestoreAttempt } from './boundary/restore-attempt.ts';
 import { RestoreBuilder } from './boundary/restore-builder.ts';
@@ -47,6 +48,7 @@ export class EngineStoreClient {
   #waitedInVainAt: number | null = null;
   /** The same for restores: where the store worker stood, from beginning to end of one that passed its deadline. */
   #restoredInVainAt: string | null = null;
+  #writerBell!: OwedBell;
   readonly #reader: IndexReader;
   readonly #model: EngineModel;
   readonly #identity: ChainIdentity;
@@ -94,6 +96,7 @@ export class EngineStoreClient {
     this.#loops = loops;
     const session = attachSession(memory, this.#self, { post: (mail) => hubPort.postMessage(mail) });
     this.#session = session;
+    this.#writerBell = new OwedBell(session.writerBell);
     this.#snapshots = mode === 'writer' ? this.#openSnapshots(session) : null;
     this.#restores = new RestoreClient(memory.restore, session.storeBell, {
       // A session that was lost is served by nobody.
@@ -122,6 +125,16 @@ export class EngineStoreClient {
     this.#init.hubPort.close();
     this.#init = init;
     this.#attach();
+  }
+
+  /** What goes along with the next pass. */
+  alongside(beside: PassCompanion | null): PassCompanion | null {
+    return this.#writerBell.alongside(beside);
+  }
+
+  /** The scheduler's round is over; `more`: another one follows at once. */
+  endOfRound(more: boolean): void {
+    this.#writerBell.endOfRound(more);
   }
 
   recorder(request: WireRequest, promptTokens: number): BoundaryRecorder {
@@ -234,10 +247,10 @@ export class EngineStoreClient {
       unitOutcome.is = unit.queueUnderPending();
     });
     const queued = unitOutcome.is;
-    // Waking a thread costs more than all else here, so it comes last, and one is enough: the store worker cannot do the unit
-    // before its state has left the writer's queue, and that rings its bell. It has not left it while the sequence is the same.
+    // One thread is woken, and beside the next pass: the store worker cannot do the unit before its state has left the writer's
+    // queue, and that rings its bell. It has not left it while the sequence is the same.
     const inQueue = saved.ok && saved.how === 'queued';
-    if (inQueue) session.writerBell.ring();
+    if (inQueue) this.#writerBell.owe();
     if (queued === 'queued' && (!inQueue || session.stagedSequence !== stagedBefore)) session.storeBell.ring();
     if (!saved.ok) return saved.reason === 'failed' ? 'backpressure' : saved.reason;
     if (queued !== 'queued') return queued;
@@ -265,6 +278,8 @@ export class EngineStoreClient {
   }
 
   #handOver(block: CapturedBlock, mayWait: boolean): 'accepted' | DropReason {
+    // It may wait for room that only a writer makes who knows of all its work.
+    this.#writerBell.ring();
     const unit = this.#unitOf(block);
     // Room for the rows first, as in #prepare.
     const reservation = reserveUnit(this.#session, unitBytes(unit), mayWait ? this.#session.limits.reserveWaitMs : 0);

@@ -58,6 +58,25 @@ describe('overflow', () => {
     await f.close();
   });
 
+  it('[C41] the waits for the express item and for room have one limit together', async () => {
+    const f = await startStore({ overflow: 'drop', reserveWaitMs: 100 });
+    const others = f.session.pending.tryReserve(1024 * 1024)!;
+    const given: number[] = [];
+    const { waitFor } = f.session.pending;
+    f.session.pending.waitFor = (done, timeoutMs) => {
+      given.push(timeoutMs);
+      // The first wait takes a while, as it does when an earlier save is still being written through.
+      if (given.length === 1) Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 30);
+      return waitFor.call(f.session.pending, done, timeoutMs);
+    };
+    expect(f.store.save('r', 1024, toLayers(block(8, 2000)))).toMatchObject({ ok: false, reason: 'backpressure' });
+    expect(given).toHaveLength(2);
+    expect(given[1]).toBeLessThanOrEqual(given[0]! - 29);
+    others.release();
+    await f.settled();
+    await f.close();
+  });
+
   it('[C42] a full queue is written through at once, without the reservation wait', async () => {
     const f = await fullQueue({ overflow: 'write-through', inlineWriteLimitMs: 10_000 });
     const engine = await f.actor('engine', 'engine');

@@ -43,6 +43,12 @@ export default [
     tests: [{ file: buffer, title: '[C39]' }],
   },
   {
+    name: 'each of two waits for room has the whole limit',
+    checks: [41],
+    edits: [{ file: 'src/engine-thread/boundary/save.ts', find: 'Math.max(0, until - now())', replace: 'limits.reserveWaitMs' }],
+    tests: [{ file: overflow, title: '[C41] the waits for the express item' }],
+  },
+  {
     name: 'a release wakes nobody',
     checks: [40],
     edits: [{ file: 'src/shared/session/pending.ts', find: '    this.#owner.pendingCond.broadcast();\n', replace: '' }],

@@ -18,7 +18,7 @@ import { type DropReason, TidemarkError } from '../../shared/errors.ts';
 import type { LayerState } from '../../shared/layer-state.ts';
 import { type LayerCache, PendingCapture } from '../cache/layer-cache.ts';
 import { captureKv, captureState } from '../cache/registry.ts';
-import { evaluate, release as releaseTensor } from '../mlx/ops.ts';
+import { evaluate, releaseAll } from '../mlx/ops.ts';
 import type { Stream, Tensor } from '../mlx/types.ts';
 
 /** One block as the stores take it. */
@@ -296,7 +296,7 @@ export class BoundaryRecorder {
       tokens: ids,
       kv: kv.map((capture) => capture.toLayerState()),
       state: state?.map((capture) => capture.toLayerState()) ?? null,
-      stateCopied: () => letGo(draft.stateTensors),
+      stateCopied: () => releaseAll(draft.stateTensors),
     };
     return draft.block;
   }
@@ -331,13 +331,9 @@ function tensorsOf(draft: Draft): Tensor[] {
   return [...draft.kvTensors, ...draft.stateTensors];
 }
 
+/** Once: both lists are empty afterwards. */
 function release(draft: Draft): void {
   draft.prepared?.release();
-  letGo(draft.kvTensors);
-  letGo(draft.stateTensors);
-}
-
-/** Once: the list is empty afterwards. */
-function letGo(tensors: Tensor[]): void {
-  for (let t = tensors.pop(); t !== undefined; t = tensors.pop()) releaseTensor(t);
+  draft.kvTensors.push(...draft.stateTensors.splice(0));
+  if (draft.kvTensors.length > 0) releaseAll(draft.kvTensors);
 }

@@ -17,6 +17,7 @@ import type { Reservation } from '../../shared/session/pending.ts';
 import { type Publication, publishItem } from '../../shared/session/publication.ts';
 import { isTokenCount, keyToHex, type RequestKey } from '../../shared/session/request-key.ts';
 import type { Session } from '../../shared/session/session.ts';
+import { now } from '../../shared/sync/clock.ts';
 import { writeInline, writeThrough } from './overflow.ts';
 import { prepareState, type StatePipeline } from './prepare.ts';
 
@@ -233,6 +234,8 @@ class Placement {
     const session = this.#session;
     const { limits, pending, space } = session;
     this.#request.options.reservation?.release();
+    // One limit for both waits: for the express item, then for room.
+    const until = now() + limits.reserveWaitMs;
     let express: ItemRef | Refusal = 'queue';
     session.underPending('save.express', () =>
       pending.waitFor(() => {
@@ -244,7 +247,7 @@ class Placement {
     if (typeof express === 'string') return this.#dropped('backpressure', 'another save is being written through');
     this.#fill(express, image);
     if (why === 'bytes') {
-      const queued = this.#waitForRoom(express);
+      const queued = this.#waitForRoom(express, Math.max(0, until - now()));
       if (queued !== null) return this.#publish(queued, 'queue') ?? { ok: true, how: 'queued' };
     }
     if (session.state !== 'open') return this.#dropped('closed', 'the session was closed while the save waited');
@@ -255,16 +258,16 @@ class Placement {
     return how === 'inline' ? writeInline(session, express, files) : writeThrough(session, express);
   }
 
-  /** Up to `reserveWaitMs` for bytes under the cap; a full queue ends the wait at once. */
-  #waitForRoom(express: ItemRef): ItemRef | null {
-    const { pending, space, limits } = this.#session;
+  /** For bytes under the cap; a full queue ends the wait at once. */
+  #waitForRoom(express: ItemRef, timeoutMs: number): ItemRef | null {
+    const { pending, space } = this.#session;
     let place: ItemRef | Refusal = 'bytes';
     this.#session.underPending('save.wait', () =>
       pending.waitFor(() => {
         place = space.admitFromExpress(express);
         if (typeof place !== 'string') this.#label(place);
         return place !== 'bytes';
-      }, limits.reserveWaitMs),
+      }, timeoutMs),
     );
     return typeof place === 'string' ? null : place;
   }

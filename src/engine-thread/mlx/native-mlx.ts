@@ -190,6 +190,8 @@ export interface NativeMlx
   keep(t: Tensor): void;
   retain(t: Tensor): void;
   release(t: Tensor): void;
+  /** Handles as float64. */
+  releaseMany?(handles: Uint8Array): void;
   handleCount(): number;
 
   // control.cc
