@@ -3,6 +3,7 @@
 namespace {
 
 Napi::Object init(Napi::Env env, Napi::Object exports) {
+  tidemark::bindAttributes(env, exports);
   tidemark::bindDeathWords(env, exports);
   tidemark::bindFileLocks(env, exports);
   tidemark::bindProcess(env, exports);

@@ -5,6 +5,7 @@
 
 namespace tidemark {
 
+void bindAttributes(Napi::Env env, Napi::Object exports);
 void bindDeathWords(Napi::Env env, Napi::Object exports);
 void bindFileLocks(Napi::Env env, Napi::Object exports);
 void bindProcess(Napi::Env env, Napi::Object exports);

@@ -10,12 +10,13 @@ import { BlockPaths, INDEX_FILE, isFanOutName, isTemporaryName, parseBlockName }
 import { Files } from '../shared/files.ts';
 import type { BlockPart } from '../shared/layer-state.ts';
 import { STAGING_FOLDER } from '../shared/staging.ts';
+import { isMark } from '../store-worker/folder-marks.ts';
 import { CommandError } from './command-error.ts';
 
 export const LOCK_FILE = 'lock';
 
-/** 'temporary': being written, or left by a crash; 'foreign': nothing this library makes. */
-export type FileKind = BlockPart | 'index' | 'lock' | 'staging' | 'temporary' | 'foreign';
+/** 'mark': for backup and search programs; 'temporary': being written, or left by a crash; 'foreign': nothing this library makes. */
+export type FileKind = BlockPart | 'index' | 'lock' | 'mark' | 'staging' | 'temporary' | 'foreign';
 
 export interface CacheFile {
   path: string;
@@ -52,7 +53,7 @@ export function* walkCache(dir: string): Generator<CacheFile, void, undefined> {
     if (path === blocks) {
       for (const fan of files.list(path)) yield* fanOut(files, join(path, fan), isFanOutName(fan));
     } else if (name === STAGING_FOLDER) yield* tree(files, path, () => 'staging');
-    else yield* tree(files, path, () => (name === LOCK_FILE ? 'lock' : name.startsWith(INDEX_FILE) ? 'index' : 'foreign'));
+    else yield* tree(files, path, () => (name === LOCK_FILE ? 'lock' : isMark(name) ? 'mark' : name.startsWith(INDEX_FILE) ? 'index' : 'foreign'));
   }
 }
 

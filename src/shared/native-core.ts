@@ -29,6 +29,10 @@ export interface NativeCore {
   flockRelease(fd: number): number;
   /** Flushes as far down as the platform can (F_FULLFSYNC on macOS, else fsync); 0 or an errno. */
   fullSync(fd: number): number;
+  /** Sets an extended attribute (links not followed); 0 or an errno. */
+  setAttribute(path: string, name: string, bytes: Uint8Array): number;
+  /** An extended attribute, one character for each byte; null when there is none. */
+  getAttribute(path: string, name: string): string | null;
   /** Ends the process at once: no exit handlers, no wait for threads stuck in native code. */
   exitNow(code: number): never;
   /** Names the calling thread for debuggers and profilers (15 bytes on Linux). Never call it on the main thread: that renames the process. */

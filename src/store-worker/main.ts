@@ -13,6 +13,7 @@ import type { LoopMessage, LoopPost, StoreWorkerInit } from '../shared/worker-in
 import { BlockStore, type BlockStoreOptions } from './block-store.ts';
 import { DrainLoop } from './drain-loop.ts';
 import { enforceLimitAtStart } from './eviction.ts';
+import { markCacheFolder } from './folder-marks.ts';
 import type { BackOff } from './persistence.ts';
 
 /** What tests add: a module whose default export makes `FileHooks` from `data`, and shorter times. */
@@ -27,7 +28,8 @@ const ANNOUNCED: readonly FileOperation[] = ['open', 'create', 'pwrite', 'pread'
 
 export default async function run(init: StoreWorkerInit & StoreWorkerTestInit): Promise<void> {
   const control = new HubControl(init.hub).store;
-  loadNativeCore()?.setThreadName('tm-store');
+  const core = loadNativeCore();
+  core?.setThreadName('tm-store');
   const self = new ThreadTable(init.shared.threads).enter('store-worker', 'store-worker');
   const post = (event: LoopPost) => init.events.postMessage(event);
   const faults = await faultHooks(init);
@@ -44,6 +46,9 @@ export default async function run(init: StoreWorkerInit & StoreWorkerTestInit): 
     const openStore = (emit: BlockStoreOptions['emit']) => {
       self.activity('file', init.cacheDir, 60_000);
       const { cacheDir, mode, maxBytes } = init;
+      // Before the store counts what lies in the folder.
+      const unmarked = mode === 'writer' ? markCacheFolder(files, cacheDir, process.platform, core) : null;
+      if (unmarked !== null) emit({ type: 'note', code: 'CACHE_IO', message: unmarked, details: { path: cacheDir } });
       const store = new BlockStore({ files, cacheDir, mode, maxBytes, emit, ...(init.probeTtlMs === undefined ? {} : { probeTtlMs: init.probeTtlMs }) });
       if (mode === 'writer') limitAtStart(store, emit);
       return store;

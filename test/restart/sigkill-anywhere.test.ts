@@ -134,7 +134,7 @@ async function drain(child: LineChild): Promise<void> {
 }
 
 function isOwned(path: string): boolean {
-  return /^(lock|index\.sqlite(-wal|-shm)?|blocks\/[0-9a-f]{2}\/[0-9a-f]{64}\.(kv|state)\.safetensors|blocks\/([0-9a-f]{2}\/)?|_boundary_snapshots\/(_promote\/)?)$/.test(
+  return /^(lock|CACHEDIR\.TAG|\.metadata_never_index|index\.sqlite(-wal|-shm)?|blocks\/[0-9a-f]{2}\/[0-9a-f]{64}\.(kv|state)\.safetensors|blocks\/([0-9a-f]{2}\/)?|_boundary_snapshots\/(_promote\/)?)$/.test(
     path,
   );
 }
