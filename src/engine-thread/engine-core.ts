@@ -17,9 +17,10 @@ import { prepareDevice } from './device.ts';
 import type { EngineContext } from './engine-context.ts';
 import { EngineModel } from './engine-model.ts';
 import { EngineStoreClient } from './engine-store-client.ts';
+import { type AppliedLimits, applyMemoryLimits } from './memory-limits.ts';
 import { activeBytes, cacheBytes, peakBytes } from './mlx/memory.ts';
 import { clearCounts, clearThreadStreams, syncAndClearCache, unreleasedBytes } from './mlx/metal-sync.ts';
-import { foreignStreamOps } from './mlx/streams.ts';
+import { deviceInfo, foreignStreamOps } from './mlx/streams.ts';
 import { buildSequence } from './request-builder.ts';
 import { Scheduler } from './scheduler.ts';
 
@@ -42,6 +43,7 @@ export class EngineCore {
   #lost: TidemarkError | null = null;
   #unreleasedAt = 0;
   #giveBack: () => void = () => undefined;
+  #limits: AppliedLimits | null = null;
 
   constructor(init: EngineInit, self: ThreadHandle) {
     this.#init = init;
@@ -56,6 +58,8 @@ export class EngineCore {
     const { options } = this.#init;
     this.#self.activity('load', options.model, 600_000);
     const { stream, device } = prepareDevice(options);
+    this.#limits = applyMemoryLimits(options.memory, deviceInfo(device));
+    if (this.#limits.warning !== null) this.#deliver({ kind: 'warning', code: 'MEMORY_LIMITS', message: this.#limits.warning });
     const bufferAccess = bufferAccessLock(this.#init.shared, this.#self);
     const model = EngineModel.load(
       options,
@@ -131,6 +135,7 @@ export class EngineCore {
       this.#model?.release();
       this.#endStreams();
     } finally {
+      this.#limits?.restore();
       this.#wake?.();
       this.#port.close();
     }

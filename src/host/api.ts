@@ -56,6 +56,12 @@ export interface EngineOptions {
   onProgress?: (progress: LoadProgress) => void;
   /** BLAS threads on CPU. Default: one less than the number of cores, from 1 to 8. */
   threads?: number;
+  /** Memory that MLX may use; beyond it allocations wait for work to end, and fail when the system has no more. For the whole process. Default: MLX's own. */
+  memoryLimitBytes?: number;
+  /** Freed memory that MLX keeps for reuse. For the whole process. Default: MLX's own. */
+  cacheLimitBytes?: number;
+  /** Memory that a Mac keeps resident, 0 for none. For the whole process. Default: what Metal recommends as working set. No effect elsewhere, or before macOS 15. */
+  wiredLimitBytes?: number;
 }
 
 export interface LoadProgress {

@@ -65,7 +65,22 @@ function defaultThreads(): number {
   return Math.max(1, Math.min(8, cpus().length - 1));
 }
 
-const ENGINE_KEYS = ['model', 'cache', 'device', 'compute', 'prefillChunk', 'maxContext', 'maxNumSeqs', 'maxQueue', 'maxUnreadChunks', 'onProgress', 'threads'];
+const ENGINE_KEYS = [
+  'model',
+  'cache',
+  'device',
+  'compute',
+  'prefillChunk',
+  'maxContext',
+  'maxNumSeqs',
+  'maxQueue',
+  'maxUnreadChunks',
+  'onProgress',
+  'threads',
+  'memoryLimitBytes',
+  'cacheLimitBytes',
+  'wiredLimitBytes',
+];
 const CACHE_KEYS = ['dir', 'maxBytes', 'blockSize', 'persist', 'pendingMaxBytes', 'overflow', 'restoreDeadlineMs', 'salt', 'stateCodec'];
 
 export function resolveEngineOptions(options: EngineOptions): { engine: ResolvedEngineOptions; cache: ResolvedCacheOptions | null; maxQueue: number } {
@@ -98,6 +113,11 @@ export function resolveEngineOptions(options: EngineOptions): { engine: Resolved
     restoreDeadlineMs: deadline,
     salt,
     stateCodec: oneOf('options.cache.stateCodec', cache?.stateCodec ?? 'fp32', STATE_CODECS),
+    memory: {
+      memory: bytesOrNull('options.memoryLimitBytes', options.memoryLimitBytes, MIB),
+      cache: bytesOrNull('options.cacheLimitBytes', options.cacheLimitBytes, 0),
+      wired: bytesOrNull('options.wiredLimitBytes', options.wiredLimitBytes, 0),
+    },
   };
   const maxQueue = integer('options.maxQueue', options.maxQueue ?? 256, 1, 65_536);
   if (cache === null) return { engine, cache: null, maxQueue };
@@ -113,6 +133,10 @@ export function resolveEngineOptions(options: EngineOptions): { engine: Resolved
     },
     maxQueue,
   };
+}
+
+function bytesOrNull(field: string, value: unknown, least: number): number | null {
+  return value === undefined ? null : integer(field, value, least, Number.MAX_SAFE_INTEGER);
 }
 
 const REQUEST_KEYS = [

@@ -27,6 +27,8 @@ export interface ResolvedEngineOptions {
   restoreDeadlineMs: number | 'auto';
   salt: string;
   stateCodec: StateCodec;
+  /** Bytes; null: as MLX has it, and for `wired` what the device recommends. */
+  memory: { memory: number | null; cache: number | null; wired: number | null };
 }
 
 export interface WireRequest {

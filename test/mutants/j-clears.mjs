@@ -62,7 +62,7 @@ export default [
         find: 'const cleared = syncAndClearCache(stream, bufferAccess);',
         replace: 'const cleared = syncAndClearCache(newStream(device), bufferAccess);',
       },
-      { file: core, find: 'import { foreignStreamOps }', replace: 'import { foreignStreamOps, newStream }' },
+      { file: core, find: 'import { deviceInfo, foreignStreamOps }', replace: 'import { deviceInfo, foreignStreamOps, newStream }' },
     ],
     tests: [{ file: exits, title: '[J107][J109] prefill: ' }],
   },
