@@ -1,10 +1,18 @@
 // Extended attributes: how macOS is told that a folder is left out of backups. Node has no call for them.
 
-#include <sys/xattr.h>
-
 #include <cerrno>
-#include <cstring>
+#include <cstdint>
 #include <string>
+
+#if __has_include(<sys/xattr.h>)
+#include <sys/xattr.h>
+#else
+// zig's headers for macOS do not have this one (npm run build:macos); the library has the functions.
+#include <sys/types.h>
+#define XATTR_NOFOLLOW 0x0001
+extern "C" int setxattr(const char* path, const char* name, const void* value, size_t size, uint32_t position, int options);
+extern "C" ssize_t getxattr(const char* path, const char* name, void* value, size_t size, uint32_t position, int options);
+#endif
 
 #include "groups.h"
 
