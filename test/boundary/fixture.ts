@@ -59,6 +59,9 @@ export class Actor {
       if (error !== undefined) call?.reject(Object.assign(new Error(error.message), error));
       else call?.resolve(value as never);
     });
+    worker.on('exit', (code) => {
+      for (const { reject } of this.#calls.values()) reject(new Error(`the thread has ended with ${code}`));
+    });
   }
 
   call<T = never>(operation: string, ...args: unknown[]): Promise<T> {
@@ -87,11 +90,13 @@ export class StoreFixture {
   session!: Session;
   store!: BoundarySnapshotStore;
   writer: Worker | null = null;
+  readonly #threadsLiveMs: number;
   #mailbox = new MessageChannel();
   readonly #locks: number[] = [];
   readonly #self;
 
-  constructor(cacheDir = tempDir('boundary'), shared = createProcessShared()) {
+  constructor(cacheDir = tempDir('boundary'), shared = createProcessShared(), threadsLiveMs = 20_000) {
+    this.#threadsLiveMs = threadsLiveMs;
     this.cacheDir = cacheDir;
     this.stagingRoot = stagingRootOf(cacheDir);
     this.shared = shared;
@@ -139,7 +144,11 @@ export class StoreFixture {
       events: events.port2,
       faults: { module: new URL('./gate.mjs', import.meta.url).href, data: { gate: this.gate.buffer } },
     };
-    this.writer = startWorker(dist('snapshot-writer/main'), { workerData: init, transferList: [this.#mailbox.port2, events.port2] });
+    this.writer = startWorker(dist('snapshot-writer/main'), {
+      workerData: init,
+      transferList: [this.#mailbox.port2, events.port2],
+      timeoutMs: this.#threadsLiveMs,
+    });
     this.writer.on('error', (error) => this.events.push({ type: 'error', session: 0, tokenCount: 0, error }));
     events.port1.on('message', (event) => this.events.push(event));
     events.port1.unref();
@@ -151,7 +160,7 @@ export class StoreFixture {
   /** Another thread over the session. */
   async actor(kind = 'other', name = kind, options: { memory?: SessionMemory; gate?: Gate } = {}): Promise<Actor> {
     const workerData = { shared: this.shared, memory: options.memory ?? this.memory, kind, name, gate: options.gate?.buffer ?? null };
-    const actor = new Actor(startWorker(new URL('./actor.mjs', import.meta.url), { workerData }));
+    const actor = new Actor(startWorker(new URL('./actor.mjs', import.meta.url), { workerData, timeoutMs: this.#threadsLiveMs }));
     await actor.ready();
     return actor;
   }
@@ -238,9 +247,9 @@ const ECHO = -1;
 /** Where `LoopControl` keeps the writer's stop request: a stopped loop is started again here, which the product never does. */
 const STOP_WORD = 1;
 
-/** A store with a running writer. */
-export async function startStore(limits: Partial<SessionLimits> = {}, options: StoreOptions = {}): Promise<StoreFixture> {
-  const fixture = new StoreFixture();
+/** A store with a running writer. Its threads are ended after `threadsLiveMs`, whatever they do. */
+export async function startStore(limits: Partial<SessionLimits> = {}, options: StoreOptions = {}, threadsLiveMs?: number): Promise<StoreFixture> {
+  const fixture = new StoreFixture(undefined, undefined, threadsLiveMs);
   fixture.open(limits, options);
   await fixture.startWriter();
   return fixture;

@@ -6,22 +6,12 @@
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { keyToHex } from '../../dist/shared/session/request-key.js';
 import { watchLeaks } from '../helpers/leaks.ts';
 import { runSeed, seeded } from '../helpers/seed.ts';
 import { type StoreFixture, startStore } from './fixture.ts';
+import { folderEqualsRegistry } from './folder.ts';
 
 watchLeaks();
-
-/** Every folder in staging belongs to a request with a record, and every record has its file. */
-function folderEqualsRegistry(f: StoreFixture): void {
-  const expected: string[] = [];
-  for (const index of f.session.registry.recordsOf(null)) {
-    const { key, tokenCount } = f.session.registry.read(index);
-    expected.push(`${keyToHex(key)}/`, `${keyToHex(key)}/${tokenCount}.safetensors`);
-  }
-  expect(f.files()).toEqual([...new Set(expected)].sort());
-}
 
 async function hammer(f: StoreFixture, kinds: string[], ids: number, ms: number, seed: number): Promise<Record<string, number>[]> {
   const stop = new Int32Array(new SharedArrayBuffer(4));
