@@ -26,8 +26,12 @@ export interface Thread {
 export interface Scenario {
   readonly words: Int32Array;
   readonly threads: readonly (() => Step)[];
+  /** The words that decide how the run goes on. Default: all. */
+  readonly watched?: Int32Array;
   /** After each step; a text is a violation. */
   readonly check?: () => string | undefined;
+  /** `check` looks at nothing but the state: a step that was made before needs no second look. */
+  readonly checkIsPure?: boolean;
   /** When all threads have ended. */
   readonly final?: () => string | undefined;
   /** Threads that may be killed at any step. */
@@ -61,39 +65,72 @@ export interface Bound {
   readonly maxSteps?: number;
 }
 
-/** The world of one explorer: Atomics as scheduling points over one array, and the virtual clock. */
+export type Operation = 'load' | 'store' | 'add' | 'sub' | 'exchange' | 'compareExchange' | 'notify' | 'wait';
+type Words = Int32Array | BigInt64Array;
+
+/** The world of one explorer: Atomics as scheduling points, and the virtual clock. */
 export class World {
   clock = 0;
   current!: Thread;
   sleepers: Thread[] = [];
+  /** What a stand-in saw that must not be: a violation, also where product code would catch an error. */
+  fault: string | null = null;
+  /** Whether a thread may be stopped before this operation. Where not, it belongs to the step before. */
+  isPoint: (operation: Operation, words: Words, i: number) => boolean = () => true;
+  /** Memory beside the first: what tells its words from the words of others. */
+  readonly #bases = new Map<ArrayBufferLike, number>();
 
-  /** What product code calls instead of Atomics. The array argument is the scenario's one array. */
+  /** What product code calls instead of Atomics. */
   readonly operations = {
-    load: (words: Int32Array, i: number) => this.#op(() => words[i]!),
-    store: (words: Int32Array, i: number, v: number) => this.#op(() => (words[i] = v)),
-    add: (words: Int32Array, i: number, v: number) => this.#op(() => this.#replace(words, i, words[i]! + v)),
-    sub: (words: Int32Array, i: number, v: number) => this.#op(() => this.#replace(words, i, words[i]! - v)),
-    exchange: (words: Int32Array, i: number, v: number) => this.#op(() => this.#replace(words, i, v)),
-    compareExchange: (words: Int32Array, i: number, expected: number, v: number) =>
-      this.#op(() => (words[i] === expected ? this.#replace(words, i, v) : words[i]!)),
-    notify: (_words: Int32Array, i: number, count = Number.POSITIVE_INFINITY) => this.#op(() => this.#notify(i, count)),
-    wait: (words: Int32Array, i: number, v: number, ms = Number.POSITIVE_INFINITY) => this.#wait(words, i, v, ms),
+    load: (words: Words, i: number) => this.#op('load', words, i, () => words[i]!),
+    store: (words: Words, i: number, v: number) => this.#op('store', words, i, () => ((words as Int32Array)[i] = v)),
+    add: (words: Words, i: number, v: number) => this.#op('add', words, i, () => this.#replace(words, i, (words as Int32Array)[i]! + v)),
+    sub: (words: Words, i: number, v: number) => this.#op('sub', words, i, () => this.#replace(words, i, (words as Int32Array)[i]! - v)),
+    exchange: (words: Words, i: number, v: number) => this.#op('exchange', words, i, () => this.#replace(words, i, v)),
+    compareExchange: (words: Words, i: number, expected: number, v: number) =>
+      this.#op('compareExchange', words, i, () => (words[i] === expected ? this.#replace(words, i, v) : words[i]!)),
+    notify: (words: Words, i: number, count = Number.POSITIVE_INFINITY) => this.#op('notify', words, i, () => this.#notify(this.address(words, i), count)),
+    wait: (words: Words, i: number, v: number, ms = Number.POSITIVE_INFINITY) => this.#wait(words, i, v, ms),
   };
 
-  now = (): number => this.clock;
+  now = (): number => {
+    if (this.clock !== 0) this.#note(this.clock | 0);
+    return this.clock;
+  };
 
-  *#op(act: () => number): Step {
-    yield;
-    return this.#note(act());
+  /** Names a word, whatever view it is seen through. */
+  address(words: Words, i: number): number {
+    return words.byteOffset / 4 + i + (this.#bases.get(words.buffer) ?? 0);
   }
 
-  *#wait(words: Int32Array, i: number, v: number, ms: number): Step {
+  /** Words of this memory are named from `base` on. */
+  addMemory(buffer: ArrayBufferLike, base: number): void {
+    this.#bases.set(buffer, base);
+  }
+
+  /** A step of a stand-in: others may run before it, and what it gives is known to the thread. */
+  *step<T>(act: () => T, seen: (result: T) => number): Generator<undefined, T, undefined> {
+    yield;
+    const result = act();
+    this.#note(seen(result));
+    return result;
+  }
+
+  // biome-ignore lint/suspicious/noExplicitAny: words of 64 bits are bigints
+  *#op(operation: Operation, words: Words, i: number, act: () => any): Step {
+    if (this.isPoint(operation, words, i)) yield;
+    const result = act();
+    this.#note(Number(result));
+    return result;
+  }
+
+  *#wait(words: Words, i: number, v: number, ms: number): Step {
     yield;
     if (words[i] !== v) return this.#note(1) && 'not-equal';
     if (ms <= 0) return this.#note(2) && 'timed-out';
     const me = this.current;
     me.state = 'asleep';
-    me.word = i;
+    me.word = this.address(words, i);
     me.deadline = this.clock + ms;
     this.sleepers.push(me);
     yield;
@@ -101,7 +138,8 @@ export class World {
     return me.wake;
   }
 
-  #replace(words: Int32Array, i: number, v: number): number {
+  // biome-ignore lint/suspicious/noExplicitAny: words of 64 bits are bigints
+  #replace(words: any, i: number, v: number): any {
     const old = words[i]!;
     words[i] = v;
     return old;
@@ -125,6 +163,12 @@ export class World {
 
   /** Puts what the running thread has learned into its history. Stand-ins call it for what they answer. */
   observe(value: number): void {
+    this.#note(value);
+  }
+
+  /** What the running thread knows is no more than what it knew when its history was `before`, and `value`. */
+  forgetSince(before: number, value: number): void {
+    this.current.history = before;
     this.#note(value);
   }
 
@@ -171,6 +215,7 @@ function runOnce(
 ): { violation: string | null; steps: number; end: 'done' | 'seen' | 'cut' } {
   world.clock = 0;
   world.sleepers = [];
+  world.fault = null;
   const threads: Thread[] = scenario.threads.map((start, id) => ({
     id,
     steps: start(),
@@ -228,7 +273,8 @@ function runOnce(
         return { violation: `thread ${thread.id} threw: ${(error as Error).message}`, steps, end: 'done' };
       }
     }
-    const violation = scenario.check?.();
+    const looked = scenario.checkIsPure === true && depth < path.length - 1;
+    const violation = world.fault ?? (looked ? undefined : scenario.check?.());
     if (violation !== undefined) return { violation, steps, end: 'done' };
   }
 }
@@ -258,7 +304,8 @@ function signature(world: World, scenario: Scenario, threads: readonly Thread[],
     b = Math.imul(b + v, 0x85ebca6b);
     b ^= b >>> 13;
   };
-  for (const word of scenario.words) mix(word);
+  if (scenario.watched === undefined) for (const word of scenario.words) mix(word);
+  else for (const at of scenario.watched) mix(scenario.words[at]!);
   for (const t of threads) {
     mix(t.history);
     mix(t.taken);

@@ -11,6 +11,7 @@ import type { SyncOptions, SyncWorld } from './world.ts';
 import { syncWorld } from './world.ts';
 
 const FOREVER = Number.POSITIVE_INFINITY;
+const deep = process.env.TIDEMARK_LONG === '1';
 const lockWord = (find: RegExp, replace: string): Mutation => ({ path: 'shared/sync/lock-word', find, replace });
 const condition = (find: RegExp, replace: string): Mutation => ({ path: 'shared/sync/condition', find, replace });
 
@@ -196,12 +197,13 @@ describe('seeded bugs', () => {
   test.each(BUGS.map((bug) => [bug.name, bug] as const))('%s', (_, { mutations, scenario, violation, sync: options, bound }) => {
     const bugged = syncWorld({ ...options, mutations });
     expect(explore(bugged.world, () => scenario(bugged), bound).violation).toMatch(violation);
-    // The same scenario without the bug holds: the violation is the bug's.
+    // The same scenario without the bug holds: the violation is the bug's. (In the short run its first schedules.)
     const healthy = syncWorld(options);
-    expect(explore(healthy.world, () => scenario(healthy), bound)).toMatchObject({ violation: null, cut: 0 });
+    const result = explore(healthy.world, () => scenario(healthy), deep ? bound : { ...bound, maxSchedules: 3_000 });
+    expect(result).toMatchObject(deep ? { violation: null, cut: 0 } : { violation: null });
   });
 
-  test('the explorer refuses a mutation or a function that is not in the source', () => {
+  test('the explorer refuses a mutation that is not in the source', () => {
     expect(() => syncWorld({ mutations: [lockWord(/no such text/, '')] })).toThrow(/does not apply/);
   });
 });

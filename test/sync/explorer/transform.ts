@@ -1,60 +1,16 @@
 /**
- * Turns compiled product modules into generators, so that a scheduler can stop them before every Atomics operation.
+ * Turns compiled product modules into generators, so that a scheduler can stop them before every operation that other threads
+ * can see.
  *
- * Nothing of the lock code is written again: the text of `dist` is taken, the named functions become generator functions,
- * calls of them and of `Atomics.*` inside them become `yield*`. Functions that are not named keep using the real Atomics and
- * run without interruption (constructors, reads of the thread's own state). A name that is not found is an error, so the
- * explorer cannot silently explore something else.
+ * Nothing of the product is written again: the text of `dist` is parsed, and every function that may come to an Atomics
+ * operation, a file operation or a call of such a function becomes a generator function, callbacks and getters included; calls
+ * inside it become `yield*` of whatever generator they give. Which functions these are is found from the code, by name, until
+ * nothing more is found; a name too many costs time only, since a call is delegated to when it did give a generator. All other
+ * functions stay as they are and run without interruption, constructors too.
  */
 import { readFileSync } from 'node:fs';
+import { parseAst } from 'vite';
 import { dist } from '../../helpers/paths.ts';
-
-export interface ModuleSpec {
-  /** Path under `src` without ending. */
-  readonly path: string;
-  /** Functions and methods (with `#` where private) that become generators. */
-  readonly steps: readonly string[];
-}
-
-/** Product code under exploration, in dependency order. Modules that are not listed are taken from `externals`. */
-export const SYNC_MODULES: readonly ModuleSpec[] = [
-  { path: 'shared/sync/waits', steps: ['waitForLock', 'waitForCondition', 'waitForWork'] },
-  { path: 'shared/sync/lock-word', steps: ['tryTake', 'take', 'release', 'takeFromDead'] },
-  { path: 'shared/sync/lock', steps: ['take', 'drop', '#takeOver', 'releaseAll'] },
-  { path: 'shared/sync/mutex', steps: ['acquire', 'release'] },
-  { path: 'shared/sync/reentrant', steps: ['acquire', 'release'] },
-  { path: 'shared/sync/condition', steps: ['ticket', 'wait', '#sleep', 'waitUntil', 'broadcast', 'broadcastAt'] },
-  { path: 'shared/doorbell', steps: ['ring', 'seen', 'wait'] },
-  { path: 'shared/ring', steps: ['push', 'pop'] },
-];
-
-/** Calls that become `yield*` wherever they stand in a step. */
-const CALLED = [
-  'tryTake',
-  'take',
-  'release',
-  'takeFromDead',
-  'waitForLock',
-  'waitForCondition',
-  'waitForWork',
-  'drop',
-  '#takeOver',
-  'releaseAll',
-  'acquire',
-  'ticket',
-  'wait',
-  '#sleep',
-  'waitUntil',
-  'broadcast',
-  'broadcastAt',
-  'ring',
-  'seen',
-  'push',
-  'pop',
-  'predicate',
-];
-/** These names mean something else on these objects. */
-const NOT_STEPS = /(?:\bheld\.\w+|words\.\w+|Math\.\w+)\($/;
 
 export interface Mutation {
   readonly find: RegExp;
@@ -63,103 +19,291 @@ export interface Mutation {
   readonly path: string;
 }
 
-/** End of the balanced pair that opens at `open`. Strings and comments of the compiled sources hold no unbalanced pairs but in templates, which are skipped. */
-function closing(text: string, open: number): number {
-  const pair = text[open] === '(' ? '()' : '{}';
-  let depth = 0;
-  for (let i = open; i < text.length; i++) {
-    const c = text[i]!;
-    if (c === "'" || c === '`') {
-      for (i++; text[i] !== c; i++) if (text[i] === '\\') i++;
-    } else if (c === '/' && text[i + 1] === '/') i = text.indexOf('\n', i);
-    else if (c === '/' && text[i + 1] === '*') i = text.indexOf('*/', i) + 1;
-    else if (c === pair[0]) depth++;
-    else if (c === pair[1] && --depth === 0) return i;
+// biome-ignore lint/suspicious/noExplicitAny: a syntax tree's nodes are looked at by their type
+type Node = any;
+
+const FUNCTIONS = ['FunctionDeclaration', 'FunctionExpression', 'ArrowFunctionExpression'];
+/** Methods of arrays that call back; with a callback that may be stopped they are done by a loop here. */
+const LOOPS = ['some', 'every', 'filter', 'map', 'find', 'findIndex', 'forEach'];
+
+const isFunction = (node: Node) => FUNCTIONS.includes(node.type);
+
+function childrenOf(node: Node): Node[] {
+  const children: Node[] = [];
+  for (const [key, value] of Object.entries(node)) {
+    if (key === 'parent') continue;
+    for (const child of Array.isArray(value) ? value : [value]) if (child !== null && typeof child?.type === 'string') children.push(child);
   }
-  throw new Error('unbalanced source');
+  return children.sort((a, b) => a.start - b.start);
 }
 
-const NAMES = CALLED.map((name) => name.replace('#', '#')).join('|');
-const CALL = new RegExp(`(?<![\\w.$#])((?:(?:this|[a-zA-Z_$][\\w$]*)(?:\\.#?\\w+)*\\.)?(?:${NAMES})|Atomics\\.\\w+)\\(`, 'g');
+const nameOf = (key: Node): string | null =>
+  key?.type === 'Identifier' ? key.name : key?.type === 'PrivateIdentifier' ? `#${key.name}` : key?.type === 'Literal' ? String(key.value) : null;
 
-/** Wraps every call of a step inside `body` as `(yield* call(...))`. */
-function wrapCalls(body: string): string {
-  let out = '';
-  let at = 0;
-  const pattern = new RegExp(CALL.source, 'g');
-  for (;;) {
-    pattern.lastIndex = at;
-    const match = pattern.exec(body);
-    if (match === null) return out + body.slice(at);
-    const open = match.index + match[0].length - 1;
-    if (NOT_STEPS.test(match[0])) {
-      out += body.slice(at, open + 1);
-      at = open + 1;
-      continue;
+/** What a function can be called by: its own name, or that of what it is the value of. */
+function calledBy(fn: Node): string | null {
+  const { parent } = fn;
+  if (fn.id) return fn.id.name;
+  if (parent.type === 'VariableDeclarator') return nameOf(parent.id);
+  if (['MethodDefinition', 'Property', 'PropertyDefinition'].includes(parent.type) && parent.value === fn) return nameOf(parent.key);
+  return null;
+}
+
+const accessor = (fn: Node): string => (fn.parent.type === 'MethodDefinition' ? fn.parent.kind : 'method');
+
+/** The last name of what is called. */
+function calleeName(call: Node): string | null {
+  const { callee } = call;
+  return callee.type === 'MemberExpression' ? (callee.computed ? null : nameOf(callee.property)) : nameOf(callee);
+}
+
+const isAtomics = (call: Node) => call.callee.type === 'MemberExpression' && call.callee.object.name === 'Atomics';
+
+/** `X.some(callback)`: the callback. */
+function loopCallback(call: Node): Node | null {
+  const [callback] = call.arguments;
+  return call.callee.type === 'MemberExpression' && LOOPS.includes(calleeName(call)!) && callback !== undefined && isFunction(callback) ? callback : null;
+}
+
+/** `.name` read as a value, where a getter may stand behind it. */
+function isRead(node: Node): boolean {
+  if (node.type !== 'MemberExpression' || node.computed) return false;
+  const { parent } = node;
+  if (parent.type === 'CallExpression' && parent.callee === node) return false;
+  if (parent.type === 'AssignmentExpression' && parent.left === node) return false;
+  if (parent.type === 'UpdateExpression') return false;
+  // Tables of offsets and states are constants.
+  return !(node.object.type === 'Identifier' && /^[A-Z_]+$/.test(node.object.name));
+}
+
+interface Source {
+  readonly path: string;
+  readonly text: string;
+  readonly program: Node;
+  readonly functions: Node[];
+}
+
+function parse(path: string, text: string): Source {
+  const program: Node = parseAst(text);
+  const functions: Node[] = [];
+  const walk = (node: Node) => {
+    if (isFunction(node)) functions.push(node);
+    for (const child of childrenOf(node)) {
+      child.parent = node;
+      walk(child);
     }
-    const close = closing(body, open);
-    const callee = match[1]!.startsWith('Atomics.') ? match[1]!.replace('Atomics', '__A') : match[1]!;
-    out += `${body.slice(at, match.index)}(yield* ${callee}(${wrapCalls(body.slice(open + 1, close))}))`;
-    at = close + 1;
-  }
+  };
+  walk(program);
+  return { path, text, program, functions };
 }
 
-function toGenerators(code: string, spec: ModuleSpec): string {
-  let text = code;
-  for (const name of spec.steps) {
-    const definition = new RegExp(`^(export function |function | {4}(?:static )?)(${name.replace('#', '\\#')})\\(`, 'm');
-    const match = definition.exec(text);
-    if (match === null) throw new Error(`${spec.path} has no function ${name}: the explorer's list is out of date`);
-    const head = match[1]!.includes('function') ? match[1]!.replace('function ', 'function* ') : `${match[1]}*`;
-    const open = text.indexOf('{', closing(text, match.index + match[0].length - 1));
-    const close = closing(text, open);
-    const signature = text.slice(match.index + match[1]!.length, open);
-    text = text.slice(0, match.index) + head + signature + wrapCalls(text.slice(open, close)) + text.slice(close);
-  }
-  return text;
+/** Visits what runs as part of `fn` itself. */
+function ownNodes(fn: Node, visit: (node: Node) => void): void {
+  const walk = (node: Node) => {
+    if (isFunction(node)) return;
+    visit(node);
+    childrenOf(node).forEach(walk);
+  };
+  childrenOf(fn).forEach(walk);
 }
 
-/** The body of a module as a function of its imports. */
-function toFunction(code: string, spec: ModuleSpec): string {
-  const exported = [...code.matchAll(/^export (?:abstract )?(?:function\*?|const|class) ([\w$]+)/gm)].map((m) => m[1]);
-  return code
-    .replace(
-      /^import \{([^}]*)\} from '([^']+)';$/gm,
-      (_, names: string, from: string) => `const {${names.replaceAll(' as ', ': ')}} = __import('${resolve(spec.path, from)}');`,
-    )
-    .replace(/^export /gm, '')
-    .concat(`\nreturn { ${exported.join(', ')} };`);
+function parameterNames(fn: Node): Set<string> {
+  const names = new Set<string>();
+  for (let at = fn; at !== undefined; at = at.parent) if (isFunction(at)) for (const p of at.params) names.add(nameOf(p.left ?? p) ?? '');
+  return names;
 }
+
+/** Marks (`step`) the functions that may have to be stopped. `outer`: names of stand-ins that are such functions. */
+function markSteps(sources: readonly Source[], outer: readonly string[], whole: readonly string[]): { getters: Set<string> } {
+  const calls = new Set(outer);
+  const getters = new Set<string>();
+  const isWhole = (fn: Node) => fn.generator || ['constructor', 'set'].includes(accessor(fn)) || whole.includes(calledBy(fn) ?? '');
+  const functions = sources.flatMap((s) => s.functions).filter((fn) => !isWhole(fn));
+  const stops = (fn: Node): boolean => {
+    let found = false;
+    const parameters = parameterNames(fn);
+    ownNodes(fn, (node) => {
+      if (node.type === 'CallExpression') {
+        const name = calleeName(node);
+        found ||= isAtomics(node) || calls.has(name!) || (node.callee.type === 'Identifier' && parameters.has(name!)) || loopCallback(node)?.step === true;
+      } else if (isRead(node)) found ||= getters.has(nameOf(node.property)!);
+    });
+    return found;
+  };
+  for (let more = true; more; ) {
+    more = false;
+    for (const fn of functions) {
+      if (fn.step === true || !stops(fn)) continue;
+      fn.step = true;
+      more = true;
+      const name = calledBy(fn);
+      if (name !== null) (accessor(fn) === 'get' ? getters : calls).add(name);
+    }
+  }
+  for (const fn of functions) if (fn.step) fn.calls = calls;
+  return { getters };
+}
+
+/** The text of a module as the body of a function of its imports. */
+function toBody({ path, text, program }: Source, getters: ReadonlySet<string>): string {
+  const exported: string[] = [];
+  const given = (code: string) => `((__t = ${code}) instanceof __G ? yield* __t : __t)`;
+
+  const splice = (node: Node, inner: Node | null): string => {
+    let out = '';
+    let at = node.start;
+    for (const child of childrenOf(node)) {
+      if (child.start < at) continue; // `{ a }` is key and value at once
+      out += text.slice(at, child.start) + emit(child, inner);
+      at = child.end;
+    }
+    return out + text.slice(at, node.end);
+  };
+
+  /** `fn`: the step that `node` belongs to, or null. */
+  const emit = (node: Node, fn: Node | null): string => {
+    if (isFunction(node)) return emitFunction(node);
+    switch (node.type) {
+      case 'ImportDeclaration':
+        return emitImport(node);
+      case 'ExportNamedDeclaration': {
+        for (const s of node.specifiers) exported.push(s.exported.name === s.local.name ? s.local.name : `${s.exported.name}: ${s.local.name}`);
+        const { declaration } = node;
+        if (declaration === null) return '';
+        exported.push(...(declaration.declarations ?? [declaration]).map((d: Node) => d.id.name));
+        return emit(declaration, fn);
+      }
+      case 'MethodDefinition':
+        if (node.value.step) return emitMethod(node);
+        break;
+      case 'CallExpression':
+        if (fn !== null) return emitCall(node, fn);
+        break;
+      case 'ChainExpression':
+        if (fn !== null) return given(splice(node, null));
+        break;
+      case 'VariableDeclarator':
+        if (fn !== null && node.id.type === 'ObjectPattern' && node.init !== null) return emitDestructuring(node, fn);
+        break;
+      case 'MemberExpression':
+        if (fn !== null && isRead(node) && getters.has(nameOf(node.property)!)) return given(splice(node, fn));
+        break;
+    }
+    return splice(node, fn);
+  };
+
+  const emitImport = (node: Node): string => {
+    const from = resolve(path, node.source.value);
+    const names = node.specifiers.map((s: Node) => (s.type === 'ImportSpecifier' ? `${s.imported.name}: ${s.local.name}` : ''));
+    if (names.includes('')) throw new Error(`${path}: only named imports can be explored`);
+    return `const { ${names.join(', ')} } = __import('${from}');`;
+  };
+
+  const parameters = (fn: Node) => fn.params.map((p: Node) => emit(p, null)).join(', ');
+  /** A step's body, braces included. Every step has its own word for what a call gave. */
+  const body = (fn: Node): string =>
+    fn.body.type === 'BlockStatement' ? `{ let __t; ${splice(fn.body, fn).slice(1)}` : `{ let __t; return (${emit(fn.body, fn)}); }`;
+
+  const emitFunction = (fn: Node): string => {
+    if (!fn.step) return splice(fn, null);
+    if (fn.type === 'ArrowFunctionExpression') return `(function* (${parameters(fn)}) ${body(fn)}).bind(this)`;
+    return `function* ${fn.id?.name ?? ''}(${parameters(fn)}) ${body(fn)}`;
+  };
+
+  const emitMethod = (node: Node): string => {
+    const name = text.slice(node.key.start, node.key.end);
+    const head = node.static ? 'static ' : '';
+    if (node.kind === 'get') return `${head}get ${name}() { return (function* () ${body(node.value)}).call(this); }`;
+    return `${head}*${name}(${parameters(node.value)}) ${body(node.value)}`;
+  };
+
+  const emitCall = (node: Node, fn: Node): string => {
+    if (isAtomics(node)) return `(yield* ${splice(node, fn).replace('Atomics', '__A')})`;
+    const callback = loopCallback(node);
+    if (callback?.step) {
+      const array = emit(node.callee.object, fn);
+      return `(yield* __loop(${array}, '${calleeName(node)}', ${emitFunction(callback)}))`;
+    }
+    const name = calleeName(node);
+    const may = fn.calls.has(name) || (node.callee.type === 'Identifier' && parameterNames(fn).has(name!));
+    return may ? given(splice(node, fn)) : splice(node, fn);
+  };
+
+  /** Getters taken by destructuring are read under another name first. */
+  const emitDestructuring = (node: Node, fn: Node): string => {
+    const taken = node.id.properties.filter((p: Node) => p.type === 'Property' && p.value.type === 'Identifier' && getters.has(nameOf(p.key)!));
+    const pattern = node.id.properties.map((p: Node) => (taken.includes(p) ? `${nameOf(p.key)}: __${p.value.name}` : text.slice(p.start, p.end))).join(', ');
+    const read = taken.map((p: Node) => `, ${p.value.name} = ${given(`__${p.value.name}`)}`).join('');
+    return `{ ${pattern} } = ${emit(node.init, fn)}${read}`;
+  };
+
+  const code = program.body.map((statement: Node) => emit(statement, null)).join('\n');
+  return `${code}\nreturn { ${exported.join(', ')} };`;
+}
+
+function* loop(
+  array: Iterable<unknown>,
+  method: string,
+  callback: (value: unknown, index: number) => Iterable<undefined>,
+): Generator<undefined, unknown, undefined> {
+  const results: unknown[] = [];
+  const values = [...array];
+  for (const [index, value] of values.entries()) {
+    const result: unknown = yield* callback(value, index) as Generator<undefined, unknown, undefined>;
+    if (method === 'some' && result) return true;
+    if (method === 'every' && !result) return false;
+    if (method === 'find' && result) return value;
+    if (method === 'findIndex' && result) return index;
+    results.push(result);
+  }
+  if (method === 'map') return results;
+  if (method === 'filter') return values.filter((_, index) => results[index]);
+  return method === 'every' ? true : method === 'some' ? false : method === 'findIndex' ? -1 : undefined;
+}
+
+/** What generator objects are instances of. */
+const GENERATOR = Object.assign(() => undefined, { prototype: Object.getPrototypeOf(loop.prototype) as object });
 
 function resolve(from: string, specifier: string): string {
-  return new URL(specifier.replace(/\.js$/, ''), `file:///${from}`).pathname.slice(1);
+  return specifier.startsWith('.') ? new URL(specifier.replace(/\.js$/, ''), `file:///${from}`).pathname.slice(1) : specifier;
 }
 
-export type Exports = Record<string, never>;
+export interface StandIns {
+  /** Modules that are not explored, by path under `src` without ending (or by name, as 'node:path'). */
+  readonly modules: Readonly<Record<string, object>>;
+  /** Names under which stand-ins give generators (file operations). */
+  readonly steps?: readonly string[];
+  /** Functions of explored modules that need no stop, as nobody else can change what they see. */
+  readonly whole?: readonly string[];
+  /** May replace what an explored module exports, for the modules after it. */
+  readonly loaded?: (path: string, exports: Record<string, unknown>) => void;
+}
 
-/** Loads the listed modules, with `mutations` applied to the compiled text first. `externals` are all other modules, by path. */
-export function loadSteps(
-  modules: readonly ModuleSpec[],
-  externals: Record<string, object>,
-  operations: object,
-  mutations: readonly Mutation[] = [],
-): Record<string, unknown> {
-  const loaded = new Map<string, object>(Object.entries(externals));
+/** Loads the modules (paths, in dependency order) with `mutations` applied to the compiled text first. */
+export function loadSteps(paths: readonly string[], standIns: StandIns, operations: object, mutations: readonly Mutation[] = []): Record<string, unknown> {
+  const sources = paths.map((path) => {
+    let text = readFileSync(dist(path), 'utf8');
+    for (const mutation of mutations.filter((m) => m.path === path)) {
+      if (text.search(mutation.find) < 0) throw new Error(`mutation of ${path} does not apply: ${mutation.find}`);
+      text = text.replace(mutation.find, mutation.replace);
+    }
+    return parse(path, text);
+  });
+  const unknown = mutations.find((m) => !paths.includes(m.path));
+  if (unknown !== undefined) throw new Error(`mutation of ${unknown.path} does not apply: the module is not explored`);
+  const { getters } = markSteps(sources, standIns.steps ?? [], standIns.whole ?? []);
+  const loaded = new Map<string, object>(Object.entries(standIns.modules));
   const importing = (path: string): object => {
     const found = loaded.get(path);
-    if (found === undefined) throw new Error(`module ${path} is neither explored nor an external`);
+    if (found === undefined) throw new Error(`module ${path} is neither explored nor a stand-in`);
     return found;
   };
   const all: Record<string, unknown> = {};
-  for (const spec of modules) {
-    let code = readFileSync(dist(spec.path), 'utf8');
-    for (const mutation of mutations.filter((m) => m.path === spec.path)) {
-      if (code.search(mutation.find) < 0) throw new Error(`mutation of ${spec.path} does not apply: ${mutation.find}`);
-      code = code.replace(mutation.find, mutation.replace);
-    }
-    const body = toFunction(toGenerators(code, spec), spec);
-    const exports = new Function('__import', '__A', `'use strict';\n${body}`)(importing, operations) as Record<string, unknown>;
-    loaded.set(spec.path, exports);
+  for (const source of sources) {
+    const make = new Function('__import', '__A', '__G', '__loop', `'use strict';\n${toBody(source, getters)}`);
+    const exports = make(importing, operations, GENERATOR, loop) as Record<string, unknown>;
+    standIns.loaded?.(source.path, exports);
+    loaded.set(source.path, exports);
     Object.assign(all, exports);
   }
   return all;

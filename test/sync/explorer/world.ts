@@ -5,7 +5,22 @@
 import { TidemarkError } from '../../../src/shared/errors.ts';
 import { World } from './scheduler.ts';
 import type { Mutation } from './transform.ts';
-import { loadSteps, SYNC_MODULES } from './transform.ts';
+import { loadSteps } from './transform.ts';
+
+/** Product code of locks and rings, in dependency order. */
+export const SYNC_MODULES = [
+  'shared/sync/waits',
+  'shared/sync/lock-word',
+  'shared/sync/lock',
+  'shared/sync/mutex',
+  'shared/sync/reentrant',
+  'shared/sync/condition',
+  'shared/doorbell',
+  'shared/ring',
+];
+
+/** Whether this very thread is the owner: nobody else can make it so, or undo it. */
+export const OWN = ['ownerOf', 'isHeldByMe'];
 
 /** Generator versions of the product's classes; typed loosely, since every method became a generator. */
 // biome-ignore lint/suspicious/noExplicitAny: the classes are made from text at run time
@@ -33,12 +48,12 @@ export function syncWorld(options: SyncOptions = {}): SyncWorld {
     { path: 'shared/sync/waits', find: /const SLICE_MS = 50;/, replace: `const SLICE_MS = ${sliceMs};` },
     { path: 'shared/sync/condition', find: /const REACQUIRE_MS = 10_000;/, replace: 'const REACQUIRE_MS = Infinity;' },
   ];
-  const externals = {
+  const modules = {
     'shared/sync/clock': { now: world.now },
     'shared/errors': { TidemarkError },
     'shared/sync/thread-table': { slotOf: (token: number) => token },
   };
-  return { world, sync: loadSteps(SYNC_MODULES, externals, world.operations, [...mutations, ...constants]) };
+  return { world, sync: loadSteps(SYNC_MODULES, { modules, whole: OWN }, world.operations, [...mutations, ...constants]) };
 }
 
 /** A thread's handle as the lock classes use it. Tokens are 1, 2, 3, … */
