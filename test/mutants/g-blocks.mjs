@@ -90,6 +90,11 @@ export default [
         find: '      if (!image.ok) return image;\n',
         replace: "      if (!image.ok && image.reason !== 'checksum') return image;\n",
       },
+      {
+        file: 'src/store-worker/restore-job.ts',
+        find: "continues: part === 'state' && continuesEarlier",
+        replace: "continues: image.ok && part === 'state' && continuesEarlier",
+      },
     ],
     tests: [{ file: fallback, title: '[G79] a damaged kv part in the middle' }],
   },
