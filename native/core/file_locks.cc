@@ -66,12 +66,23 @@ Napi::Value fullSync(const Napi::CallbackInfo& info) {
   return Napi::Number::New(env, result == 0 ? 0 : errno);
 }
 
+/// Asks the system to begin writing bytes of a file that lie in its cache. Says nothing about when they arrive: that is what the sync is for.
+Napi::Value startWriteback(const Napi::CallbackInfo& info) {
+  Napi::Env env = info.Env();
+  if (info.Length() < 3 || !info[0].IsNumber() || !info[1].IsNumber() || !info[2].IsNumber()) throw Napi::TypeError::New(env, "startWriteback(fd, from, bytes)");
+#ifdef __linux__
+  sync_file_range(info[0].As<Napi::Number>().Int32Value(), info[1].As<Napi::Number>().Int64Value(), info[2].As<Napi::Number>().Int64Value(), SYNC_FILE_RANGE_WRITE);
+#endif
+  return env.Undefined();
+}
+
 }  // namespace
 
 void bindFileLocks(Napi::Env env, Napi::Object exports) {
   exports.Set("flockTry", Napi::Function::New(env, flockTry, "flockTry"));
   exports.Set("flockRelease", Napi::Function::New(env, flockRelease, "flockRelease"));
   exports.Set("fullSync", Napi::Function::New(env, fullSync, "fullSync"));
+  exports.Set("startWriteback", Napi::Function::New(env, startWriteback, "startWriteback"));
 }
 
 }  // namespace tidemark

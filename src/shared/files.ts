@@ -10,6 +10,7 @@
  */
 import * as fs from 'node:fs';
 import { dirname, join } from 'node:path';
+import { loadNativeCore } from './native-core.ts';
 
 export type FileOperation = 'mkdir' | 'create' | 'open' | 'pwrite' | 'pread' | 'fsync' | 'rename' | 'unlink' | 'rmdir' | 'syncFolder' | 'list' | 'lstat';
 
@@ -109,6 +110,11 @@ export class Files {
       if (written === 0) throw fileError('EIO', 'pwrite', path, 'the device takes no more bytes');
       done += written;
     }
+  }
+
+  /** The disk may begin with these bytes; when they are there, only `sync` says. No more than a hint: it has no errors and no hooks. */
+  startWriteback(fd: number, from: number, bytes: number): void {
+    loadNativeCore()?.startWriteback?.(fd, from, bytes);
   }
 
   /** Fills `target` from `position`; returns how many bytes were there. */

@@ -2,13 +2,13 @@
  * One item becomes one staged file. Runs on the writer, or on the engine thread for an inline write; `writerBusy` is held by
  * the caller from before the item is taken until this returns.
  *
- * Order: checksums, folder, temporary name in the same folder, payload, file sync, decision, rename, release of the bytes.
+ * Order: folder, temporary name in the same folder, payload, checksums, header, file sync, decision, rename, release of the bytes.
  * A cancel mark is looked at before the write, before the rename (the compare-and-swap) and after it (under the locks). On
  * every way out but success neither temporary nor final file remains.
  */
 
 import { dirname } from 'node:path';
-import { sealImage } from '../shared/blocks/image.ts';
+import { headerBytesOf, sealImage } from '../shared/blocks/image.ts';
 import type { PagedBytes } from '../shared/blocks/paged-bytes.ts';
 import type { DropReason } from '../shared/errors.ts';
 import { errnoOf, type Files, temporaryPathFor } from '../shared/files.ts';
@@ -41,6 +41,9 @@ class Stopped extends Error {
 /** A folder may vanish between its making and the file in it, each time a taken file leaves one empty. */
 const FOLDER_TRIES = 100;
 
+/** So much is written before the disk is asked to begin with it; small pieces cost more than they gain. */
+const WRITEBACK_BYTES = 8 * 1024 * 1024;
+
 /** Writes the item unless it ended before. `deadline` (clock of `now()`) is tested between system calls. */
 export function writeItem(session: Session, ref: ItemRef, files: Files, deadline = Number.POSITIVE_INFINITY): WriteOutcome {
   if (!takeItem(session, ref)) return { as: 'passed' };
@@ -55,7 +58,6 @@ export function writeItem(session: Session, ref: ItemRef, files: Files, deadline
       if (items.get(ref.item, ITEM.decision) !== DECISION.waiting) throw new Stopped('cancelled');
       if (now() > deadline) throw new Stopped('backpressure');
     };
-    sealImage(bytes);
     check();
     self.activity('file', final);
     writeTemporary(session, key, temporary, bytes, files, check);
@@ -73,15 +75,26 @@ export function writeItem(session: Session, ref: ItemRef, files: Files, deadline
   }
 }
 
+/** The payload first, which the disk begins to write while its checksums are computed; then the header that states them. */
 function writeTemporary(session: Session, key: RequestKey, path: string, bytes: PagedBytes, files: Files, check: () => void): void {
   const fd = createTemporary(session, key, path, files);
-  try {
-    let at = 0;
-    for (const segment of bytes.segments(0, bytes.byteLength)) {
+  const write = (from: number, to: number) => {
+    let at = from;
+    for (const segment of bytes.segments(from, to)) {
       check();
       files.writeAll(fd, segment, at, path);
       at += segment.length;
     }
+  };
+  try {
+    const headerBytes = headerBytesOf(bytes);
+    for (let from = headerBytes; from < bytes.byteLength; from += WRITEBACK_BYTES) {
+      const to = Math.min(from + WRITEBACK_BYTES, bytes.byteLength);
+      write(from, to);
+      files.startWriteback(fd, from, to - from);
+    }
+    sealImage(bytes);
+    write(0, headerBytes);
     check();
     files.sync(fd, path);
   } finally {

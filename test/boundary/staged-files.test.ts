@@ -175,7 +175,8 @@ describe('staged files', () => {
     const inode = statSync(pathOf(f, 'r', 1024)).ino;
     const taken = f.store.takeStagedFile('r', 1024) as { path: string };
     expect(statSync(taken.path).ino).toBe(inode);
-    expect(f.gate.takeTrace().filter((operation: string) => operation === 'pwrite')).toHaveLength(1);
+    // Payload and header.
+    expect(f.gate.takeTrace().filter((operation: string) => operation === 'pwrite')).toHaveLength(2);
     await f.close(); // gives the session's lock up, as a process does that ends
     mkdirSync(join(f.stagingRoot, 'unrelated'), { recursive: true });
     await f.startWriter(2);

@@ -135,6 +135,12 @@ export function fillImage(layout: ImageLayout, target: PagedBytes): void {
   plan.run();
 }
 
+/** Bytes before the first payload, as the image's length prefix states them; all of them when it states nonsense. */
+export function headerBytesOf(bytes: PagedBytes): number {
+  const stated = bytes.byteLength < 8 ? 0 : 8 + Number(new DataView(bytes.slice(0, 8).buffer).getBigUint64(0, true));
+  return Math.min(stated, bytes.byteLength);
+}
+
 /**
  * Computes every checksum over the bytes as they are and patches the digits in. Called by the thread that writes the
  * file, right before it does. Sealing twice gives the same bytes. Throws FORMAT_INVALID when `bytes` is no image.
@@ -146,12 +152,17 @@ export function sealImage(bytes: PagedBytes): void {
   const image = parseImageHeader(header, bytes.byteLength, { unsealed: true });
   if (!image.ok) throw new TidemarkError('FORMAT_INVALID', `cannot seal: ${image.detail}`);
   const patch = (at: number, digits: string) => header.set(Buffer.from(digits, 'latin1'), at);
-  let searchFrom = 0;
-  for (const tensor of image.tensors.values()) {
-    searchFrom = digitsOffset(header, `tm.sum.${tensor.name}`, searchFrom);
-    patch(searchFrom, tensorSum(bytes, tensor.offset, tensor.offset + tensor.byteLength, tensorSeed(image.blockHash, image.part, tensor.name)));
+  // Latin-1, so that places in the text are places in the bytes. The keys come in the order of the tensors: parsing has made sure.
+  const text = Buffer.from(header.buffer, header.byteOffset, header.byteLength).toString('latin1');
+  let behind = 0;
+  for (const { name, offset, byteLength } of image.tensors.values()) {
+    const key = `"tm.sum.${name}":"`;
+    const found = text.indexOf(key, behind);
+    if (found < 0) throw new TidemarkError('FORMAT_INVALID', `cannot seal: there is no place for the checksum of ${name}`);
+    behind = found + key.length;
+    patch(behind, tensorSum(bytes, offset, offset + byteLength, tensorSeed(image.blockHash, image.part, name)));
   }
-  const at = digitsOffset(header, 'tm.header', searchFrom);
+  const at = digitsOffset(header, 'tm.header', behind);
   patch(at, ZERO_DIGITS);
   patch(at, headerSum(header, at, image.blockHash, image.part));
   bytes.write(0, header);
