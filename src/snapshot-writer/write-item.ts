@@ -78,27 +78,28 @@ export function writeItem(session: Session, ref: ItemRef, files: Files, deadline
 /** The payload first, which the disk begins to write while its checksums are computed; then the header that states them. */
 function writeTemporary(session: Session, key: RequestKey, path: string, bytes: PagedBytes, files: Files, check: () => void): void {
   const fd = createTemporary(session, key, path, files);
-  const write = (from: number, to: number) => {
-    let at = from;
-    for (const segment of bytes.segments(from, to)) {
-      check();
-      files.writeAll(fd, segment, at, path);
-      at += segment.length;
-    }
-  };
   try {
     const headerBytes = headerBytesOf(bytes);
     for (let from = headerBytes; from < bytes.byteLength; from += WRITEBACK_BYTES) {
       const to = Math.min(from + WRITEBACK_BYTES, bytes.byteLength);
-      write(from, to);
+      writeRange(fd, path, bytes, from, to, files, check);
       files.startWriteback(fd, from, to - from);
     }
     sealImage(bytes);
-    write(0, headerBytes);
+    writeRange(fd, path, bytes, 0, headerBytes, files, check);
     check();
     files.sync(fd, path);
   } finally {
     files.close(fd);
+  }
+}
+
+function writeRange(fd: number, path: string, bytes: PagedBytes, from: number, to: number, files: Files, check: () => void): void {
+  let at = from;
+  for (const segment of bytes.segments(from, to)) {
+    check();
+    files.writeAll(fd, segment, at, path);
+    at += segment.length;
   }
 }
 

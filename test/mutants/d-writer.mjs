@@ -102,8 +102,8 @@ export default [
     edits: [
       {
         file: 'src/snapshot-writer/write-item.ts',
-        find: '      files.writeAll(fd, segment, at, path);\n',
-        replace: '      files.writeAll(fd, segment, at, path);\n      files.writeAll(fd, segment, at, path);\n',
+        find: '    files.writeAll(fd, segment, at, path);\n',
+        replace: '    files.writeAll(fd, segment, at, path);\n    files.writeAll(fd, segment, at, path);\n',
       },
     ],
     tests: [{ file: writer, title: '[D57]' }],

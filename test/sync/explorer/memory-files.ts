@@ -132,6 +132,10 @@ export class MemoryFiles {
     return undefined;
   }
 
+  startWriteback(): void {
+    // A hint to a disk that is not there.
+  }
+
   close(): void {
     // Nobody runs out of descriptors here.
   }
