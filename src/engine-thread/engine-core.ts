@@ -21,6 +21,7 @@ import { type AppliedLimits, applyMemoryLimits } from './memory-limits.ts';
 import { activeBytes, cacheBytes, peakBytes } from './mlx/memory.ts';
 import { clearCounts, clearThreadStreams, syncAndClearCache, unreleasedBytes } from './mlx/metal-sync.ts';
 import { deviceInfo, foreignStreamOps } from './mlx/streams.ts';
+import { numericsKeys } from './numerics.ts';
 import { buildSequence } from './request-builder.ts';
 import { Scheduler } from './scheduler.ts';
 
@@ -49,7 +50,8 @@ export class EngineCore {
     this.#init = init;
     this.#self = self;
     this.#port = init.delivery;
-    this.#scheduler = new Scheduler(init.options.maxNumSeqs);
+    const { maxNumSeqs, prefillChunk, deterministic } = init.options;
+    this.#scheduler = new Scheduler({ maxRunning: maxNumSeqs, prefillBudget: prefillChunk, deterministic });
     this.#counters = new EngineCounters(init.counters);
     this.#port.on('message', () => this.#wake?.());
   }
@@ -72,7 +74,7 @@ export class EngineCore {
     this.#store =
       this.#init.store === null
         ? null
-        : new EngineStoreClient(this.#init.store, this.#self, model, {
+        : new EngineStoreClient(this.#init.store, this.#self, model, numericsKeys(model, options), {
             warn: (message) => this.#deliver({ kind: 'warning', code: 'BOUNDARY', message }),
             degraded: (code, message, details) => this.#deliver({ kind: 'degraded', code, message, details }),
           });
@@ -99,6 +101,16 @@ export class EngineCore {
       deliver: (message) => this.#deliver(message),
       onStepError: (error) => this.#onStepError(error),
     };
+    this.#scheduler.decodeWith({
+      stream,
+      decode: (tokens, caches) => {
+        this.#self.activity('stream', `decode ${tokens.length} rows`, 2_000 + tokens.length * 50);
+        const rows = model.decode(tokens, caches, this.#store?.alongside(null) ?? null);
+        this.#counters.add('decodePasses');
+        clears.afterDecodeStep();
+        return rows;
+      },
+    });
     this.#self.idle();
     return model.describe();
   }

@@ -13,7 +13,7 @@ import type { LayerCache } from './cache/layer-cache.ts';
 import { cacheTensors } from './cache/registry.ts';
 import { asyncEvaluate, evaluate, fromInts, toFloat32Array } from './mlx/ops.ts';
 import { scope } from './mlx/scope.ts';
-import type { Stream } from './mlx/types.ts';
+import type { Stream, Tensor } from './mlx/types.ts';
 
 import { type CausalModel, loadModel, modelFingerprint, openModelFolder } from './models/index.ts';
 import { ChatTemplate } from './text/chat-template.ts';
@@ -95,16 +95,29 @@ export class EngineModel {
   /** `beside`: has its tensors evaluated with the pass, and may work while it is computed. */
   forward(tokens: readonly number[], caches: LayerCache[], logits: 'last' | 'none', beside: PassCompanion | null = null): Float32Array | null {
     return scope(() => {
-      const ids = fromInts(Int32Array.from(tokens), [1, tokens.length]);
-      const out = this.causal.forward(ids, caches, this.stream, logits);
-      const wanted = [...(out === null ? [] : [out]), ...cacheTensors(caches), ...(beside?.built() ?? [])];
-      if (beside !== null) {
-        asyncEvaluate(wanted);
-        beside.running();
-      }
-      evaluate(wanted);
+      const out = this.#pass(tokens, [1, tokens.length], caches, logits, beside);
       return out === null ? null : toFloat32Array(out);
     });
+  }
+
+  /** One more token for each row of a batch; the float32 logits behind each, views of one array. */
+  decode(tokens: readonly number[], caches: LayerCache[], beside: PassCompanion | null = null): Float32Array[] {
+    return scope(() => {
+      const all = toFloat32Array(this.#pass(tokens, [tokens.length, 1], caches, 'last', beside)!);
+      const width = all.length / tokens.length;
+      return tokens.map((_, row) => all.subarray(row * width, (row + 1) * width));
+    });
+  }
+
+  #pass(tokens: readonly number[], shape: number[], caches: LayerCache[], logits: 'last' | 'none', beside: PassCompanion | null): Tensor | null {
+    const out = this.causal.forward(fromInts(Int32Array.from(tokens), shape), caches, this.stream, logits);
+    const wanted = [...(out === null ? [] : [out]), ...cacheTensors(caches), ...(beside?.built() ?? [])];
+    if (beside !== null) {
+      asyncEvaluate(wanted);
+      beside.running();
+    }
+    evaluate(wanted);
+    return out;
   }
 
   /** Token ids of a request's prompt. Throws PROMPT_EMPTY, INVALID_ARGUMENT (an id outside the vocabulary) or a template error. */

@@ -24,7 +24,6 @@ import { RestoreBuilder } from './boundary/restore-builder.ts';
 import { dropReasonOf, type PlacedSave, type SaveOptions } from './boundary/save.ts';
 import { BoundarySnapshotStore } from './boundary/snapshot-store.ts';
 import type { EngineModel } from './engine-model.ts';
-import { mlxVersion } from './mlx/memory.ts';
 
 const NO_DEADLINE_KNOWN_MS = 10_000;
 /** Prefill speed assumed before this engine has measured its own; low, so that 'auto' does not give up too early. */
@@ -56,7 +55,7 @@ export class EngineStoreClient {
   readonly #sink: BlockSink;
   readonly #reports: StoreReports;
 
-  constructor(init: EngineStoreInit, self: ThreadHandle, model: EngineModel, reports: StoreReports) {
+  constructor(init: EngineStoreInit, self: ThreadHandle, model: EngineModel, numerics: readonly string[], reports: StoreReports) {
     this.#reports = reports;
     this.#self = self;
     this.#init = init;
@@ -69,7 +68,7 @@ export class EngineStoreClient {
     );
     this.#identity = {
       fingerprint: model.fingerprint,
-      extraKeys: extraKeys(init, model),
+      extraKeys: extraKeys(init, model, numerics),
     };
     this.#hasher = new ChainHasher(this.#identity);
     this.#sink = {
@@ -137,13 +136,14 @@ export class EngineStoreClient {
     this.#writerBell.endOfRound(more);
   }
 
-  recorder(request: WireRequest, promptTokens: number): BoundaryRecorder {
+  /** `asComputed`: boundaries are stored when they are passed, whatever the request says: later, state of another step would be stored. */
+  recorder(request: WireRequest, promptTokens: number, asComputed = false): BoundaryRecorder {
     return new BoundaryRecorder({
       sink: this.#sink,
       hasher: this.#hasher,
       stream: this.#model.stream,
       blockSize: this.#init.blockSize,
-      persist: request.persist === 'finish' ? 'finish' : 'boundary',
+      persist: request.persist === 'finish' && !asComputed ? 'finish' : 'boundary',
       promptTokens,
       requestId: stagingId(request),
       requestNo: request.requestNo,
@@ -336,8 +336,8 @@ class Prepared implements PreparedBlock {
 }
 
 /** What changes the bits of a forward pass or of what is stored of it. The salt keeps tenants apart. */
-function extraKeys({ salt, stateCodec }: EngineStoreInit, model: EngineModel): string[] {
-  const keys = [`device:${model.device}`, `mlx:${mlxVersion()}`, `compute:${model.compute}`];
+function extraKeys({ salt, stateCodec }: EngineStoreInit, model: EngineModel, numerics: readonly string[]): string[] {
+  const keys = [...numerics];
   if (salt !== '') keys.push(`salt:${salt}`);
   // A state that was rounded must never be taken for one that was not.
   if (stateCodec !== 'fp32' && model.hasFixedState) keys.push(`state:${stateCodec}`);

@@ -8,6 +8,8 @@ export interface PrefillShape {
   total: number;
   /** Largest number of tokens per forward pass. */
   chunk: number;
+  /** Passes end at multiples of `chunk` from the first token on, wherever they begin: what was restored changes no later step. */
+  onGrid: boolean;
   /** Tokens per block. */
   blockSize: number;
   /**
@@ -21,7 +23,7 @@ export interface PrefillShape {
 
 /** The end (exclusive) of the pass that starts at `from`. */
 export function nextStop(from: number, shape: PrefillShape): number {
-  let end = Math.min(from + shape.chunk, shape.total);
+  let end = Math.min(from - (shape.onGrid ? from % shape.chunk : 0) + shape.chunk, shape.total);
   if (shape.stopAtBoundaries) end = Math.min(end, from - (from % shape.blockSize) + shape.blockSize);
   if (shape.stopBeforeLast && from < shape.total - 1) end = Math.min(end, shape.total - 1);
   return end;

@@ -35,7 +35,7 @@ export function buildSequence(context: EngineContext, store: EngineStoreClient |
     endTokens,
     sampler,
     detokenizer: new StreamingDetokenizer(model.tokenizer, { stop: request.stop }),
-    recorder: persists ? store.recorder(request, promptTokens.length) : null,
+    recorder: persists ? store.recorder(request, promptTokens.length, context.options.deterministic) : null,
     restore: looksUp ? store.restore(request, promptTokens) : null,
     missReason: looksUp ? null : 'off',
   });

@@ -2,8 +2,9 @@
  * One request on the engine thread: queued → restoring → prefill → decode → finished.
  *
  * Runs on the engine thread only. `step()` does one bounded piece of work (one forward pass at most) and returns, so
- * that aborts, other sequences and the event loop get their turn between pieces. What a sequence owns (live caches,
- * restore ticket, recorder) is given back in `end()`, which every path reaches exactly once.
+ * that aborts, other sequences and the event loop get their turn between pieces. In a batch the pass is everybody's: the
+ * scheduler asks `ready()`, computes, and gives each its logits (`decoded`). What a sequence owns (live caches or its row of
+ * the batch, restore ticket, recorder) is given back in `end()`, which every path reaches exactly once.
  */
 import type { FinishReason, Usage } from '../host/api.ts';
 import type { Probe, RequestTimings, WireRequest } from '../shared/engine-protocol.ts';
@@ -11,6 +12,8 @@ import { errorToWire, isDeviceLost, type MissReason } from '../shared/errors.ts'
 import type { BoundaryRecorder, PassCompanion } from './boundary/recorder.ts';
 import type { RestoreAttempt } from './boundary/restore-attempt.ts';
 import type { LayerCache } from './cache/layer-cache.ts';
+import { releaseCaches } from './cache/registry.ts';
+import type { BatchMember, Seat } from './decode-batch.ts';
 import type { EngineContext } from './engine-context.ts';
 import { Forks } from './forks.ts';
 import { blockBoundariesIn, nextStop, type PrefillShape } from './prefill-plan.ts';
@@ -22,6 +25,7 @@ import type { Sampler } from './text/sampler.ts';
 const RESTORE_NAP_MS = 5;
 
 export type StepResult = 'worked' | 'waiting' | 'ended';
+export type SequenceState = 'queued' | 'restoring' | 'prefill' | 'decode' | 'finished';
 
 export interface SequenceParts {
   request: WireRequest;
@@ -37,7 +41,7 @@ export interface SequenceParts {
   missReason: MissReason | null;
 }
 
-export class Sequence {
+export class Sequence implements BatchMember {
   readonly request: WireRequest;
   /** Prompt and answer so far. The caches hold the first `#computed` of them. */
   readonly tokens: number[];
@@ -49,8 +53,11 @@ export class Sequence {
   readonly #forks: Forks | null;
   readonly #submittedAt = performance.now();
   readonly #timings: RequestTimings = { queuedMs: 0, restoreMs: 0, prefillMs: 0, firstTokenMs: 0, totalMs: 0 };
-  #state: 'queued' | 'restoring' | 'prefill' | 'decode' | 'finished' = 'queued';
+  #state: SequenceState = 'queued';
   #caches: LayerCache[] = [];
+  /** Where its row is instead, while it decodes together with others. */
+  #seat: Seat | null = null;
+  #paused = false;
   #computed = 0;
   #cachedTokens = 0;
   #missReason: MissReason | null;
@@ -68,17 +75,34 @@ export class Sequence {
     const probe = parts.request.probe;
     this.#probe = probe === undefined ? null : new LogitsProbe(probe, context.stream);
     this.#forks = probe?.forks === true ? new Forks(context.stream) : null;
+    const { deterministic, prefillChunk, blockSize } = context.options;
     this.#shape = {
       total: this.promptLength,
-      chunk: probe === undefined ? context.options.prefillChunk : (probe.chunk ?? this.promptLength),
-      blockSize: context.options.blockSize,
-      stopAtBoundaries: parts.recorder !== null && context.model.hasFixedState,
-      stopBeforeLast: parts.recorder !== null,
+      chunk: probe === undefined ? prefillChunk : (probe.chunk ?? this.promptLength),
+      onGrid: deterministic,
+      blockSize,
+      // Deterministic engines stop at the same places whatever is stored and restored.
+      stopAtBoundaries: deterministic || (parts.recorder !== null && context.model.hasFixedState),
+      stopBeforeLast: !deterministic && parts.recorder !== null,
     };
   }
 
-  get state(): string {
+  get state(): SequenceState {
     return this.#state;
+  }
+
+  /** Tokens of the next prefill pass. */
+  get nextPass(): number {
+    return nextStop(this.#computed, this.#shape) - this.#computed;
+  }
+
+  /** The token that the next decode step takes. */
+  get nextToken(): number {
+    return this.tokens[this.#computed]!;
+  }
+
+  get caches(): readonly LayerCache[] {
+    return this.#caches;
   }
 
   /** One piece of work. Never throws: a failure ends this sequence alone, except where the device itself is lost. */
@@ -100,6 +124,41 @@ export class Sequence {
       this.#fail(error);
       return 'ended';
     }
+  }
+
+  /** Whether the next pass of the batch is for it too: not when it has been aborted, nor when its reader is too far behind. */
+  ready(): 'ready' | StepResult {
+    if (this.#state === 'finished') return 'ended';
+    try {
+      if (this.#context.requests.isAborted(this.request.ref)) return this.#finish('abort');
+      return this.#mustPause() ? 'waiting' : 'ready';
+    } catch (error) {
+      this.#fail(error);
+      return 'ended';
+    }
+  }
+
+  /** The pass of the batch has taken `nextToken`; `row` are the logits behind it. Never throws. */
+  decoded(row: Float32Array): StepResult {
+    if (this.#state === 'finished') return 'ended';
+    try {
+      this.#tookToken();
+      return this.#accept(row);
+    } catch (error) {
+      this.#fail(error);
+      return 'ended';
+    }
+  }
+
+  seated(seat: Seat): void {
+    this.#seat = seat;
+    releaseCaches(this.#caches);
+    this.#caches = [];
+  }
+
+  adopt(caches: LayerCache[]): void {
+    this.#seat = null;
+    this.#caches = caches;
   }
 
   /** For a sequence that still waits in the queue: ends it when its abort word is set. */
@@ -178,8 +237,9 @@ export class Sequence {
     const wanted = last && this.request.mode === 'generate';
     const row = this.#context.forward(this.tokens.slice(from, to), this.#caches, wanted ? 'last' : 'none', this.#announce(to));
     this.#computed = to;
+    this.#context.counters.add('prefillPasses');
     this.#context.counters.add('prefilledTokens', to - from);
-    this.#capture(blockBoundariesIn(from, to, this.#shape.blockSize), to === this.promptLength - 1);
+    this.#capture(blockBoundariesIn(from, to, this.#shape.blockSize), this.#shape.stopBeforeLast && to === this.promptLength - 1);
     this.#context.clears.afterPrefillPass(to - from);
     if (!last) {
       this.#context.deliver({ kind: 'progress', requestNo: this.request.requestNo, phase: 'prefill', tokens: to, totalTokens: this.promptLength });
@@ -198,11 +258,17 @@ export class Sequence {
 
   #decodeStep(): StepResult {
     if (this.#mustPause()) return 'waiting';
-    const row = this.#context.forward([this.tokens[this.#computed]!], this.#caches, 'last', this.#announce(this.#computed + 1))!;
-    this.#computed++;
-    if (this.#computed % this.#shape.blockSize === 0) this.#capture([this.#computed], false);
+    const row = this.#context.forward([this.nextToken], this.#caches, 'last', this.#announce(this.#computed + 1))!;
+    this.#context.counters.add('decodePasses');
+    this.#tookToken();
     this.#context.clears.afterDecodeStep();
     return this.#accept(row);
+  }
+
+  #tookToken(): void {
+    this.#computed++;
+    // What a step of one token leaves behind differs in its last bits from what a prefill does: deterministic engines keep the latter alone.
+    if (this.#computed % this.#shape.blockSize === 0 && !this.#shape.onGrid) this.#capture([this.#computed], false);
   }
 
   /** Samples from `row`, sends what can be shown, and ends the answer where it must end. */
@@ -233,10 +299,14 @@ export class Sequence {
   /** A reader that is too far behind pauses its own sequence only. */
   #mustPause(): boolean {
     const { requests, options } = this.#context;
-    const ahead = () => this.#chunksSent - requests.chunksRead(this.request.ref) >= options.maxUnreadChunks;
-    if (!ahead()) return false;
+    // To leave a batch and come back copies every row: it is done once for many chunks, not for each that is read.
+    const limit = this.#paused && options.maxNumSeqs > 1 ? Math.ceil(options.maxUnreadChunks / 2) : options.maxUnreadChunks;
+    const ahead = () => this.#chunksSent - requests.chunksRead(this.request.ref) >= limit;
+    this.#paused = ahead();
+    if (!this.#paused) return false;
     requests.pause(this.request.ref);
-    return ahead();
+    this.#paused = ahead();
+    return this.#paused;
   }
 
   /** The next pass ends at `to`: if that is captured, the recorder prepares it meanwhile. */
@@ -249,10 +319,30 @@ export class Sequence {
     const recorder = this.#parts.recorder;
     if (recorder === null) return;
     const points = beforeLast && !boundaries.includes(this.#computed) ? [...boundaries, this.#computed] : boundaries;
-    for (const at of points) {
-      recorder.capture(this.#caches, this.tokens, at, this.#state === 'prefill' && this.#context.alone());
-      if (at === this.#computed) this.#forks?.take(at, this.#caches);
+    if (points.length === 0) return;
+    this.#withCaches((caches) => {
+      for (const at of points) {
+        recorder.capture(caches, this.tokens, at, this.#state === 'prefill' && this.#context.alone());
+        if (at === this.#computed) this.#forks?.take(at, caches);
+      }
+    });
+  }
+
+  /** Its own caches, or its row of the batch as caches of its own for as long as `use` runs. */
+  #withCaches(use: (caches: readonly LayerCache[]) => void): void {
+    if (this.#seat === null) return use(this.#caches);
+    const row = this.#seat.copy();
+    try {
+      use(row);
+    } finally {
+      releaseCaches(row);
     }
+  }
+
+  /** Whether the end of the answer is to be stored; asked before a row is copied out of the batch for it. */
+  #storesEnd(reason: FinishReason): boolean {
+    if (this.#parts.recorder === null || this.#shape.onGrid || (this.#seat === null && this.#caches.length === 0)) return false;
+    return this.#computed > 0 && (reason !== 'abort' || this.request.persist === 'finish');
   }
 
   /** Takes the forks so far to the end of what is known. */
@@ -263,10 +353,10 @@ export class Sequence {
   #finish(reason: FinishReason, lastText = ''): StepResult {
     const tail = reason === 'abort' ? '' : lastText + this.#parts.detokenizer.finish();
     // The state behind the last computed token is where the next turn of a conversation starts.
-    if (this.#computed > 0 && this.#caches.length > 0)
-      this.#parts.recorder?.finish(this.#caches, this.tokens, this.#computed, reason === 'abort', this.#context.alone());
-    if (reason === 'length' && this.#computed < this.tokens.length) {
-      this.#forks?.take(this.#computed, this.#caches);
+    if (this.#storesEnd(reason))
+      this.#withCaches((caches) => this.#parts.recorder?.finish(caches, this.tokens, this.#computed, reason === 'abort', this.#context.alone()));
+    if (this.#forks !== null && reason === 'length' && this.#computed < this.tokens.length) {
+      this.#withCaches((caches) => this.#forks?.take(this.#computed, caches));
       this.#continueForks();
     }
     this.#timings.totalMs = performance.now() - this.#submittedAt;
@@ -293,7 +383,7 @@ export class Sequence {
 
   #fail(error: unknown): void {
     this.#context.counters.add('failed');
-    const held = this.#caches.length > 0;
+    const held = this.#caches.length > 0 || this.#seat !== null;
     this.#end();
     this.#context.deliver({ kind: 'error', requestNo: this.request.requestNo, error: errorToWire(error) });
     this.#context.onStepError(error);
@@ -314,7 +404,9 @@ export class Sequence {
     this.#parts.restore?.cancel();
     this.#parts.recorder?.close();
     this.#forks?.release();
-    for (const cache of this.#caches) cache.release();
+    this.#seat?.giveUp();
+    this.#seat = null;
+    releaseCaches(this.#caches);
     this.#caches = [];
     this.#context.clears.afterFinish();
   }

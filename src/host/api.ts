@@ -49,6 +49,12 @@ export interface EngineOptions {
   maxContext?: number;
   /** Sequences that decode together. Default 1. */
   maxNumSeqs?: number;
+  /**
+   * Equal requests get equal logits, bit for bit, on the same machine and settings: prompts are cut on a fixed grid of tokens,
+   * each sequence is decoded by itself, and only whole blocks of prompts are stored. Default false: answers that decode together
+   * differ from those alone by rounding.
+   */
+  deterministic?: boolean;
   /** Requests that may wait. Default 256. */
   maxQueue?: number;
   /** Chunks an answer may be ahead of its reader before its sequence pauses. Default 64. */
@@ -176,6 +182,8 @@ export interface Health {
 export interface EngineStats {
   requests: { queued: number; running: number; finished: number; aborted: number; failed: number };
   tokens: { prompt: number; cached: number; prefilled: number; decoded: number };
+  /** Forward passes of the model. One decode pass gives every sequence of the batch a token. */
+  passes: { prefill: number; decode: number };
   boundaries: {
     captured: number;
     coalesced: number;

@@ -149,6 +149,7 @@ export class EngineHost extends EventEmitter implements Engine {
         failed: c.get('failed'),
       },
       tokens: { prompt: c.get('promptTokens'), cached: c.get('cachedTokens'), prefilled: c.get('prefilledTokens'), decoded: c.get('decodedTokens') },
+      passes: { prefill: c.get('prefillPasses'), decode: c.get('decodePasses') },
       boundaries: store?.boundaries ?? { captured: 0, coalesced: 0, written: 0, durable: 0, superseded: 0, evicted: 0, dropped: {}, failed: 0, pending: 0 },
       store: {
         pendingBytes: store?.pendingBytes ?? 0,

@@ -73,6 +73,7 @@ const ENGINE_KEYS = [
   'prefillChunk',
   'maxContext',
   'maxNumSeqs',
+  'deterministic',
   'maxQueue',
   'maxUnreadChunks',
   'onProgress',
@@ -97,6 +98,8 @@ export function resolveEngineOptions(options: EngineOptions): { engine: Resolved
   const deadline = cache?.restoreDeadlineMs ?? 10_000;
   if (deadline !== 'auto') integer('options.cache.restoreDeadlineMs', deadline, 1, 3_600_000);
   if (options.onProgress !== undefined && typeof options.onProgress !== 'function') throw invalid('options.onProgress', 'a function', options.onProgress);
+  if (options.deterministic !== undefined && typeof options.deterministic !== 'boolean')
+    throw invalid('options.deterministic', 'true or false', options.deterministic);
   const salt = cache?.salt ?? '';
   if (typeof salt !== 'string') throw invalid('options.cache.salt', 'a string', salt);
   const engine: ResolvedEngineOptions = {
@@ -106,6 +109,7 @@ export function resolveEngineOptions(options: EngineOptions): { engine: Resolved
     prefillChunk: integer('options.prefillChunk', options.prefillChunk ?? 512, 1, 65_536),
     maxContext: options.maxContext === undefined ? null : integer('options.maxContext', options.maxContext, 2, 16_777_216),
     maxNumSeqs: integer('options.maxNumSeqs', options.maxNumSeqs ?? 1, 1, 64),
+    deterministic: options.deterministic ?? false,
     maxUnreadChunks: integer('options.maxUnreadChunks', options.maxUnreadChunks ?? 64, 1, 65_536),
     threads: integer('options.threads', options.threads ?? defaultThreads(), 1, 256),
     persist: cache === null ? 'off' : oneOf('options.cache.persist', cache.persist ?? 'boundary', ['boundary', 'finish', 'off']),

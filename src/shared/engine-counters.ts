@@ -9,6 +9,8 @@ export const ENGINE_COUNTERS = [
   'cachedTokens',
   'prefilledTokens',
   'decodedTokens',
+  'prefillPasses',
+  'decodePasses',
   'finished',
   'aborted',
   'failed',

@@ -20,6 +20,7 @@ export interface ResolvedEngineOptions {
   prefillChunk: number;
   maxContext: number | null;
   maxNumSeqs: number;
+  deterministic: boolean;
   maxUnreadChunks: number;
   threads: number;
   persist: Persist;

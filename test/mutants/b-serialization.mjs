@@ -71,7 +71,7 @@ export default [
     edits: [
       {
         file: 'src/engine-thread/sequence.ts',
-        find: 'this.#shape.blockSize), to === this.promptLength - 1);',
+        find: 'this.#shape.blockSize), this.#shape.stopBeforeLast && to === this.promptLength - 1);',
         replace: 'this.#shape.blockSize), to > this.promptLength);',
       },
     ],

@@ -8,7 +8,7 @@ import type { LayerState, TensorBytes } from '../../shared/layer-state.ts';
 import * as mx from '../mlx/ops.ts';
 import type { Dtype, Stream, Tensor } from '../mlx/types.ts';
 import { dtypeBytes } from '../mlx/types.ts';
-import { type LayerCache, offsetError, PendingCapture, physicalCopy, requireSingleRow, restoreError, storedDtype } from './layer-cache.ts';
+import { type LayerCache, offsetError, PendingCapture, physicalCopy, type RowOf, requireSingleRow, restoreError, storedDtype } from './layer-cache.ts';
 
 /** One array of the state, without the batch axis. */
 export interface ArraySpec {
@@ -88,26 +88,22 @@ export class ArraysCache implements LayerCache {
   }
 
   extractRow(row: number, s: Stream): ArraysCache {
-    const single = new ArraysCache(this.specs);
-    single.#offsets = [this.#offsets[row]!];
-    const rowOf = (t: Tensor, { shape }: ArraySpec) => physicalCopy(mx.slice(t, [row, ...shape.map(() => 0)], [row + 1, ...shape], s), s);
-    mx.scope(() => single.#adopt(this.#arrays.map((t, i) => (t === null ? null : rowOf(t, this.specs[i]!)))));
-    return single;
+    return ArraysCache.gather([{ cache: this, row }], s);
   }
 
-  /** Rows of several caches beside each other, evaluated. The sources are unchanged. */
-  static merge(caches: readonly ArraysCache[], s: Stream): ArraysCache {
-    const { specs } = caches[0]!;
-    const offsets = caches.flatMap((cache) => cache.#offsets);
-    const merged = new ArraysCache(specs, offsets.length);
-    merged.#offsets = offsets;
-    if (caches.every((cache) => cache.tensors().length === 0)) return merged;
-    const beside = (i: number) => {
-      const rows = caches.map((cache) => cache.get(i, s));
-      return mx.concatenate(rows, 0, s);
+  /** Rows of one or several caches beside each other, evaluated. The sources are unchanged. */
+  static gather(sources: readonly RowOf<ArraysCache>[], s: Stream): ArraysCache {
+    const { specs } = sources[0]!.cache;
+    const gathered = new ArraysCache(specs, sources.length);
+    gathered.#offsets = sources.map(({ cache, row }) => cache.#offsets[row]!);
+    if (sources.every(({ cache }) => cache.tensors().length === 0)) return gathered;
+    const beside = ({ shape }: ArraySpec, i: number) => {
+      const rows = sources.map(({ cache, row }) => mx.slice(cache.get(i, s), [row, ...shape.map(() => 0)], [row + 1, ...shape], s));
+      // One row would be its source's own buffer.
+      return rows.length === 1 ? physicalCopy(rows[0]!, s) : mx.concatenate(rows, 0, s);
     };
-    mx.scope(() => merged.#adopt(specs.map((_, i) => beside(i))));
-    return merged;
+    mx.scope(() => gathered.#adopt(specs.map(beside)));
+    return gathered;
   }
 
   restore(parts: readonly LayerState[], tokenCount: number): void {

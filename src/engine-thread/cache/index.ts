@@ -10,6 +10,7 @@ export {
   captureState,
   cloneCaches,
   extractRow,
+  gatherRows,
   mergeCaches,
   releaseCaches,
   requireOffsets,

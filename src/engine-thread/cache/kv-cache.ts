@@ -10,7 +10,7 @@ import * as mx from '../mlx/ops.ts';
 import { tensorReader } from '../mlx/read-many.ts';
 import type { Dtype, Stream, Tensor } from '../mlx/types.ts';
 import { dtypeBytes } from '../mlx/types.ts';
-import { type LayerCache, offsetError, PendingCapture, physicalCopy, requireSingleRow, restoreError, storedDtype } from './layer-cache.ts';
+import { type LayerCache, offsetError, PendingCapture, physicalCopy, type RowOf, requireSingleRow, restoreError, storedDtype } from './layer-cache.ts';
 
 /** Tokens a buffer grows by. Stored with each block: a restored buffer has the capacity the writer's had. */
 export const KV_STEP = 256;
@@ -120,22 +120,19 @@ export class KvCache implements LayerCache {
   }
 
   extractRow(row: number, s: Stream): KvCache {
-    const single = new KvCache(this.shape);
-    single.#fill([{ cache: this, row }], s);
-    return single;
+    return KvCache.gather([{ cache: this, row }], s);
   }
 
-  /** Rows of several caches beside each other, ends aligned, evaluated. The sources are unchanged. */
-  static merge(caches: readonly KvCache[], s: Stream): KvCache {
-    const sources = caches.flatMap((cache) => cache.#padding.map((_, row) => ({ cache, row })));
+  /** Rows of one or several caches beside each other, ends aligned, evaluated. The sources are unchanged. */
+  static gather(sources: readonly RowOf<KvCache>[], s: Stream): KvCache {
     const lengths = sources.map(({ cache, row }) => cache.offsets[row]!);
     const longest = Math.max(...lengths);
-    const merged = new KvCache(
-      caches[0]!.shape,
+    const gathered = new KvCache(
+      sources[0]!.cache.shape,
       lengths.map((length) => longest - length),
     );
-    merged.#fill(sources, s);
-    return merged;
+    gathered.#fill(sources, s);
+    return gathered;
   }
 
   restore(parts: readonly LayerState[], tokenCount: number): void {
@@ -228,7 +225,7 @@ export class KvCache implements LayerCache {
     };
   }
 
-  #fill(sources: readonly { cache: KvCache; row: number }[], s: Stream): void {
+  #fill(sources: readonly RowOf<KvCache>[], s: Stream): void {
     const length = Math.max(...sources.map(({ cache, row }) => cache.offsets[row]!));
     if (length === 0) return;
     const capacity = capacityFor(length);

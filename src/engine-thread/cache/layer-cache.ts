@@ -53,6 +53,12 @@ export interface LayerCache {
   release(): void;
 }
 
+/** One row of a cache, as what a batch is gathered from. */
+export interface RowOf<Cache> {
+  readonly cache: Cache;
+  readonly row: number;
+}
+
 /**
  * Where one element of a captured state is read from: a tensor that the capture owns, bytes read in place, a plain number
  * (tensors are numbers too, so it comes wrapped), nothing, or a sub-state of a composite cache.

@@ -3,19 +3,23 @@ import { TidemarkError } from '../../shared/errors.ts';
 import type { Stream, Tensor } from '../mlx/types.ts';
 import { ArraysCache } from './arrays-cache.ts';
 import { KvCache } from './kv-cache.ts';
-import { type LayerCache, offsetError, PendingCapture } from './layer-cache.ts';
+import { type LayerCache, offsetError, PendingCapture, type RowOf } from './layer-cache.ts';
 
 export interface CacheClass {
   readonly className: string;
   readonly sliceable: boolean;
-  /** Rows of several caches of this class as one batch, evaluated. The sources are unchanged. */
-  merge(caches: readonly LayerCache[], s: Stream): LayerCache;
+  /** Rows of one or several caches of this class as one batch, evaluated. The sources are unchanged. */
+  gather(rows: readonly RowOf<LayerCache>[], s: Stream): LayerCache;
 }
 
 export const CACHE_CLASSES: ReadonlyMap<string, CacheClass> = new Map(
   [
-    { className: 'KVCache', sliceable: true, merge: (caches: readonly LayerCache[], s: Stream) => KvCache.merge(caches as KvCache[], s) },
-    { className: 'ArraysCache', sliceable: false, merge: (caches: readonly LayerCache[], s: Stream) => ArraysCache.merge(caches as ArraysCache[], s) },
+    { className: 'KVCache', sliceable: true, gather: (rows: readonly RowOf<LayerCache>[], s: Stream) => KvCache.gather(rows as RowOf<KvCache>[], s) },
+    {
+      className: 'ArraysCache',
+      sliceable: false,
+      gather: (rows: readonly RowOf<LayerCache>[], s: Stream) => ArraysCache.gather(rows as RowOf<ArraysCache>[], s),
+    },
   ].map((entry) => [entry.className, entry]),
 );
 
@@ -39,16 +43,28 @@ export function cloneCaches(caches: readonly LayerCache[], s: Stream): LayerCach
 
 /** Several sequences (or batches) as one batch, layer by layer. The sources are unchanged and still to be released. */
 export function mergeCaches(sequences: readonly (readonly LayerCache[])[], s: Stream): LayerCache[] {
-  return sequences[0]!.map((first, layer) => {
-    const caches = sequences.map((sequence) => sequence[layer]!);
-    const kind = CACHE_CLASSES.get(first.className);
-    if (kind === undefined || caches.some((cache) => cache.className !== first.className)) {
-      throw new TidemarkError('INVALID_ARGUMENT', `Layer ${layer}: caches of class ${caches.map((cache) => cache.className).join(', ')} cannot be merged.`, {
-        details: { layer },
-      });
+  const rows = sequences.flatMap((caches) => Array.from({ length: caches[0]!.rows }, (_, row) => ({ caches, row })));
+  return gatherRows(rows, s);
+}
+
+/** Rows of sequences and batches as one batch, layer by layer. The sources are unchanged and still to be released. */
+export function gatherRows(rows: readonly { readonly caches: readonly LayerCache[]; readonly row: number }[], s: Stream): LayerCache[] {
+  const gathered: LayerCache[] = [];
+  try {
+    for (const [layer, first] of rows[0]!.caches.entries()) {
+      const sources = rows.map(({ caches, row }) => ({ cache: caches[layer]!, row }));
+      const kind = CACHE_CLASSES.get(first.className);
+      if (kind === undefined || sources.some(({ cache }) => cache.className !== first.className)) {
+        const classes = sources.map(({ cache }) => cache.className).join(', ');
+        throw new TidemarkError('INVALID_ARGUMENT', `Layer ${layer}: caches of class ${classes} cannot be merged.`, { details: { layer } });
+      }
+      gathered.push(kind.gather(sources, s));
     }
-    return kind.merge(caches, s);
-  });
+    return gathered;
+  } catch (error) {
+    releaseCaches(gathered);
+    throw error;
+  }
 }
 
 /** One row of a batch as a sequence's own caches. */
