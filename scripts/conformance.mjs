@@ -130,6 +130,19 @@ export function conformanceTable(entries, all = false) {
   return lines.join('\n');
 }
 
+/** Whether the protocol's Spin models ran, as vitest reports their tests. */
+export function spinLine(report) {
+  const file = report.testResults.find(({ name }) => name.endsWith('protocol-models.test.ts'));
+  const tests = (file?.assertionResults ?? []).filter(({ title }) => /^(?:holds|claim .* holds|seeded bug .* is found)$/.test(title));
+  const ran = tests.filter(({ status }) => status === 'passed' || status === 'failed');
+  if (ran.length === 0) return `Spin: not run${tests.length > 0 ? ' (spin or a C compiler is not on the PATH)' : ''}`;
+  const count = (pattern) => {
+    const own = ran.filter(({ title }) => pattern.test(title));
+    return `${own.filter(({ status }) => status === 'passed').length}/${own.length}`;
+  };
+  return `Spin: run; models that hold ${count(/^holds$/)}, temporal claims ${count(/^claim/)}, seeded bugs found ${count(/^seeded/)}`;
+}
+
 async function main() {
   const args = process.argv.slice(2);
   const path = args.includes('--report') ? args[args.indexOf('--report') + 1] : join(root, 'reports/vitest.json');
@@ -137,6 +150,7 @@ async function main() {
   if (report === null) throw new Error(`there is no ${path}: run npm test first`);
   const entries = await conformance({ report });
   console.log(conformanceTable(entries, args.includes('--all')));
+  console.log(spinLine(report));
   if (entries.some(({ passed }) => !passed)) process.exitCode = 1;
 }
 

@@ -11,7 +11,7 @@ import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { conformance, conformanceTable } from './conformance.mjs';
+import { conformance, conformanceTable, spinLine } from './conformance.mjs';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const args = process.argv.slice(2);
@@ -101,6 +101,7 @@ async function checkConformance(result) {
   try {
     const entries = await conformance({ report: result, reports });
     console.log(conformanceTable(entries));
+    console.log(spinLine(result));
     const missing = entries.filter(({ passed }) => !passed).map(({ check }) => check);
     if (missing.length > 0) problems.push(`no passing test for conformance checks ${missing.join(', ')}`);
   } catch (error) {
