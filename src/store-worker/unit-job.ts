@@ -60,15 +60,20 @@ export function processUnit(context: UnitContext, owner: UnitOwner, unit: Unit, 
   const { session } = owner;
   const bytes = unitBytes(session, unit);
   if (bytes === null || (unit.hasState && stagedState(session, unit.key, unit.tokenCount) === 'pending')) return 'aside';
+  let over = true;
   try {
     // Read first: of an image that is none, nothing is taken.
     const image = readHeader(bytes);
     const staged = adopted?.promoted ?? takeState(context, owner, unit);
+    if (staged === BUSY) {
+      over = false;
+      return 'aside';
+    }
     // The former worker may have come as far as publishing the state: then the boundary is still counted as written.
     const published = adopted !== null && unit.hasState && context.store.hasPart(unit.block, 'state');
     storeUnit(context, owner, unit, { image, bytes, staged, statePublished: published });
   } finally {
-    finishUnit(session, unit);
+    if (over) finishUnit(session, unit);
   }
   return 'done';
 }
@@ -84,7 +89,8 @@ export function failUnit(context: UnitContext, owner: UnitOwner, unit: Unit, err
   try {
     const bytes = unitBytes(owner.session, unit);
     const needs = bytes === null ? { kv: true, state: unit.hasState } : needsOf(readHeader(bytes));
-    const staged = takeState(context, owner, unit);
+    const taken = takeState(context, owner, unit);
+    const staged = taken === BUSY ? null : taken;
     if (staged !== null) discardFile(context, staged);
     settleFailed(context, owner, unit, ledgerState(needs, staged), errno, message);
   } finally {
@@ -92,11 +98,15 @@ export function failUnit(context: UnitContext, owner: UnitOwner, unit: Unit, err
   }
 }
 
+/** Saved again between the look and the taking: the file that the unit needs is on its way once more. */
+const BUSY = Symbol('busy');
+
 /** The staged file as a path that is ours, or null: never saved, dropped, cleaned, or not to be had. */
-function takeState({ store }: UnitContext, { session }: UnitOwner, unit: Unit): string | null {
+function takeState({ store }: UnitContext, { session }: UnitOwner, unit: Unit): string | typeof BUSY | null {
   if (!unit.hasState) return null;
   const taken = takeStaged(session, store.files, unit.key, unit.tokenCount, 0);
-  return taken.ok ? taken.path : null;
+  if (taken.ok) return taken.path;
+  return taken.reason === 'busy' ? BUSY : null;
 }
 
 function discardFile({ store, emit }: UnitContext, path: string): void {

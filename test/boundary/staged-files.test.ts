@@ -149,6 +149,25 @@ describe('staged files', () => {
     await f.close();
   });
 
+  it('[F71] a file that could not be renamed away goes with the request that was cleaned meanwhile', async () => {
+    const f = await startStore();
+    const own = new Gate();
+    const taker = await f.actor('store-worker', 'taker', { gate: own });
+    f.store.save('r', 1024, toLayers(block(1)));
+    await f.settled();
+    own.hold('rename');
+    own.fail('rename', 'EIO', 1);
+    const taking = taker.call('take', 'r', 1024);
+    await own.arrived('rename');
+    f.store.cleanupRequest('r');
+    own.release('rename');
+    expect(await taking).toMatchObject({ ok: false, reason: 'io' });
+    await until(() => f.session.registry.live === 0, 'the writer removes it');
+    await f.settled();
+    expect(f.files()).toEqual([]);
+    await f.close();
+  });
+
   it('a taker that died in the middle does not leave its record behind', async () => {
     const f = await startStore();
     const own = new Gate();

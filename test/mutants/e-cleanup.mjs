@@ -142,8 +142,8 @@ export default [
     edits: [
       {
         file: 'src/shared/session/staged-files.ts',
-        find: '    else registry.remove(record.index);\n    if (failure',
-        replace: '    else registry.set(record.index, RECORD.state, FILE_STATE.file);\n    if (failure',
+        find: "      registry.remove(record.index);\n      if (failure === 'ENOENT')",
+        replace: "      registry.set(record.index, RECORD.state, FILE_STATE.file);\n      if (failure === 'ENOENT')",
       },
     ],
     tests: [{ file: staged, title: '[F70]' }],
@@ -166,11 +166,17 @@ export default [
     edits: [
       {
         file: 'src/shared/session/cleanup.ts',
-        find: '      if (record.state === FILE_STATE.detaching && !session.self.table.isDead(registry.get(index, RECORD.detacher))) continue;\n',
-        replace: '',
+        find: 'if (record.state === FILE_STATE.detaching && !session.self',
+        replace: 'if (record.state === FILE_STATE.detaching && session.self',
       },
     ],
-    tests: [{ file: staged, title: '[F71]' }],
+    tests: [{ file: staged, title: '[F71] cleanup leaves a file alone' }],
+  },
+  {
+    name: 'what could not be renamed away is known again although it was cleaned',
+    checks: [71],
+    edits: [{ file: 'src/shared/session/cleanup.ts', find: 'registry.set(index, RECORD.forgotten, 1);', replace: 'registry.set(index, RECORD.forgotten, 0);' }],
+    tests: [{ file: staged, title: '[F71] a file that could not be renamed' }],
   },
   {
     name: 'a link is taken for a staged file',

@@ -38,7 +38,11 @@ export function forget(session: Session, key: RequestKey | null, tokenCount: num
     for (const index of registry.recordsOf(key)) {
       const record = registry.read(index);
       if (tokenCount !== null && record.tokenCount !== tokenCount) continue;
-      if (record.state === FILE_STATE.detaching && !session.self.table.isDead(registry.get(index, RECORD.detacher))) continue;
+      if (record.state === FILE_STATE.detaching && !session.self.table.isDead(registry.get(index, RECORD.detacher))) {
+        // If it cannot be renamed away, whoever tries condemns it.
+        registry.set(index, RECORD.forgotten, 1);
+        continue;
+      }
       if (record.state !== FILE_STATE.file && record.state !== FILE_STATE.detaching) continue;
       if (claimedByUnit(session, record.key, record.tokenCount)) continue;
       ledger.move('written', 'dropped:cancelled');

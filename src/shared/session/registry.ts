@@ -4,7 +4,7 @@
  * One record per boundary (request key, token count), from its publication until its file is taken or removed:
  *   pending    its item is in the writer's queue; `load` is served from memory, `oldFile` says that an earlier file lies there
  *   file       the file is on disk
- *   detaching  somebody renames it out of staging, without the lock; cleanup leaves it alone
+ *   detaching  somebody renames it out of staging, without the lock; cleanup leaves it alone, and notes in `forgotten` that it came
  *   condemned  nobody knows it any more; its file waits for its removal by a holder of `writerBusy`
  * Every file in staging has a record, so whatever is cleaned, cancelled or left behind is found here. The table is small and
  * lies in one run, so looking through it costs less than a hash table would save.
@@ -14,7 +14,7 @@ import { KEY_WORDS, keyIsAt, type RequestKey } from './request-key.ts';
 export const FILE_STATE = { none: 0, pending: 1, file: 2, detaching: 3, condemned: 4 } as const;
 
 /** Offsets in a record. */
-export const RECORD = { state: 0, generation: 1, tokenCount: 2, requestNo: 3, oldFile: 4, detacher: 5, removeFailed: 6, key: 8 } as const;
+export const RECORD = { state: 0, generation: 1, tokenCount: 2, requestNo: 3, oldFile: 4, detacher: 5, removeFailed: 6, forgotten: 7, key: 8 } as const;
 const RECORD_WORDS = 16;
 
 const LIVE = 0; // records in use

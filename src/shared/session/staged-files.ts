@@ -13,6 +13,7 @@ import { errnoOf, type Files } from '../files.ts';
 import { promotedPath, stagedPath } from '../staging.ts';
 import { now } from '../sync/clock.ts';
 import { removeFolderIfUnused } from './cleanup.ts';
+import { condemn } from './publication.ts';
 import { FILE_STATE, RECORD } from './registry.ts';
 import type { RequestKey } from './request-key.ts';
 import type { Session } from './session.ts';
@@ -41,12 +42,20 @@ export function takeStaged(session: Session, files: Files, key: RequestKey, toke
   const from = stagedPath(memory.stagingDir, key, tokenCount);
   const to = promotedPath(dirname(memory.stagingDir), session.id, key, tokenCount, record.generation);
   const failure = moveOut(files, from, to);
-  session.settleRegistry('detached', () => {
-    // What lies there but is not ours to use stays known until it is cleaned.
-    if (failure !== null && failure !== 'ENOENT') registry.set(record.index, RECORD.state, FILE_STATE.file);
-    else registry.remove(record.index);
-    if (failure === 'ENOENT') ledger.move('written', 'failed');
+  const condemned = session.settleRegistry('detached', () => {
+    if (failure === null || failure === 'ENOENT') {
+      registry.remove(record.index);
+      if (failure === 'ENOENT') ledger.move('written', 'failed');
+      return false;
+    }
+    // What lies there but is not ours to use stays known until it is cleaned; a cleanup that came meanwhile has passed it by.
+    registry.set(record.index, RECORD.state, FILE_STATE.file);
+    if (registry.get(record.index, RECORD.forgotten) === 0) return false;
+    ledger.move('written', 'dropped:cancelled');
+    condemn(session, record.index);
+    return true;
   });
+  if (condemned) session.writerBell.ring();
   if (failure !== null) return { ok: false, reason: failure === 'ENOENT' ? 'absent' : 'io', detail: `${failure} ${from}` };
   removeFolderIfUnused(session, files, key);
   return { ok: true, path: to };
@@ -111,6 +120,7 @@ function detach(session: Session, key: RequestKey, tokenCount: number, timeoutMs
         if (state !== FILE_STATE.file) return 'absent';
         registry.set(index, RECORD.state, FILE_STATE.detaching);
         registry.set(index, RECORD.detacher, session.self.token);
+        registry.set(index, RECORD.forgotten, 0);
         return { index, generation: registry.get(index, RECORD.generation) };
       });
       if (found !== 'busy') return found;
