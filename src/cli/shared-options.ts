@@ -20,6 +20,12 @@ export const MODEL_OPTIONS = {
   threads: { type: 'integer', value: 'N', min: 1, help: 'BLAS threads on CPU', defaultText: 'one less than the cores, 1 to 8' },
   'prefill-chunk': { type: 'integer', value: 'N', min: 1, help: 'tokens per prefill step', defaultText: '512' },
   'max-context': { type: 'integer', value: 'N', min: 1, help: 'longest prompt plus answer, in tokens', defaultText: "the model's limit" },
+  'diagnose-on-signal': {
+    type: 'choice',
+    choices: ['SIGUSR2', 'SIGHUP', 'SIGQUIT'],
+    help: 'on this signal, write to standard error what every thread does and waits for',
+    defaultText: 'none',
+  },
 } as const satisfies OptionTable;
 
 /** Where the cache lies; enough for the `cache` verbs, which need no engine. */
@@ -105,6 +111,7 @@ export function modelOptions(values: ModelValues): EngineOptions {
       threads: values.threads,
       prefillChunk: values['prefill-chunk'],
       maxContext: values['max-context'],
+      diagnoseOnSignal: values['diagnose-on-signal'],
     }),
   };
 }

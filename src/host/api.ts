@@ -68,7 +68,16 @@ export interface EngineOptions {
   cacheLimitBytes?: number;
   /** Memory that a Mac keeps resident, 0 for none. For the whole process. Default: what Metal recommends as working set. No effect elsewhere, or before macOS 15. */
   wiredLimitBytes?: number;
+  /**
+   * On this signal the text of `diagnose()` is written to standard error, or appended to `file`. Default: no handler. It is
+   * removed by `close()`; engines of one process share one handler. SIGUSR1 (Node's inspector) is refused: take 'SIGUSR2'. The
+   * dump comes when the main thread turns its event loop; while that thread is blocked, it waits.
+   */
+  diagnoseOnSignal?: DiagnoseOnSignal;
 }
+
+/** A signal's name, such as 'SIGUSR2', or that and a file. */
+export type DiagnoseOnSignal = string | { signal: string; file?: string };
 
 export interface LoadProgress {
   phase: 'weights' | 'tokenizer' | 'store' | 'ready';

@@ -12,6 +12,7 @@ import { EngineHost } from './engine.ts';
 import { EngineLink } from './engine-link.ts';
 import { EngineStore } from './engine-store.ts';
 import { processRegistry } from './process-registry.ts';
+import { installSignalDump, resolveSignalDump } from './signal-dump.ts';
 import { resolveEngineOptions } from './validate.ts';
 
 /**
@@ -25,12 +26,15 @@ export async function createEngine(options: EngineOptions): Promise<Engine> {
     throw new TidemarkError('NOT_MAIN_THREAD', 'createEngine was called in a Worker. Call it on the main thread; the engine makes its own threads.');
   }
   const resolved = resolveEngineOptions(options);
+  const signalDump = resolveSignalDump(options.diagnoseOnSignal);
   assertModelFolder(options.model);
   // Loaded, but idle, on main too: the code then stays mapped when the engine thread ends. MLX itself is not touched here.
   mlx();
 
   const registry = processRegistry();
   const store = resolved.cache === null ? null : await EngineStore.open(registry, resolved.cache, resolved.engine);
+  // From here on something can be stuck, loading included.
+  const removeSignalDump = signalDump === null ? null : installSignalDump(signalDump, () => diagnoseProcess(registry).text);
   const { port1: delivery, port2: engineEnd } = new MessageChannel();
   const requests = RequestTable.create(resolved.maxQueue);
   const counters = EngineCounters.create();
@@ -43,6 +47,7 @@ export async function createEngine(options: EngineOptions): Promise<Engine> {
     diagnose: () => diagnoseProcess(registry),
     heartbeats: () => heartbeats(new ThreadTable(registry.shared.threads)),
     stuck: registry.stuck,
+    whenClosed: () => removeSignalDump?.(),
   });
   const link = new EngineLink(
     { shared: registry.shared, options: resolved.engine, requests, counters, delivery: engineEnd, store: store?.engineInit() ?? null },
@@ -53,6 +58,7 @@ export async function createEngine(options: EngineOptions): Promise<Engine> {
   try {
     await host.start(link, (message) => options.onProgress?.(message.progress));
   } catch (error) {
+    removeSignalDump?.();
     await link.end(1_000);
     await store?.close(1_000);
     throw error;

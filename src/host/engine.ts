@@ -49,6 +49,8 @@ export interface EngineHostParts {
   heartbeats: () => Record<string, number>;
   /** Names of threads that were given up, for the end of the process. */
   stuck: Set<string>;
+  /** Called once, when the engine is closed. */
+  whenClosed: () => void;
 }
 
 /** How the CLI and the tests reach `evaluate` without widening the public type. */
@@ -197,7 +199,7 @@ export class EngineHost extends EventEmitter implements Engine {
   /** Ends running requests, drains what was accepted, then ends the threads. Calling it again gives the same report. */
   async close(options: CloseOptions = {}): Promise<CloseReport> {
     const deadlineMs = deadline('options.deadlineMs', options.deadlineMs, 60_000);
-    this.#closing ??= this.#close(deadlineMs);
+    this.#closing ??= this.#close(deadlineMs).finally(() => this.#parts.whenClosed());
     return this.#closing;
   }
 

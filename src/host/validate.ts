@@ -81,6 +81,7 @@ const ENGINE_KEYS = [
   'memoryLimitBytes',
   'cacheLimitBytes',
   'wiredLimitBytes',
+  'diagnoseOnSignal',
 ];
 const CACHE_KEYS = ['dir', 'maxBytes', 'blockSize', 'persist', 'pendingMaxBytes', 'overflow', 'restoreDeadlineMs', 'salt', 'stateCodec'];
 
