@@ -165,7 +165,7 @@ export const SESSION_BUGS: readonly SessionBug[] = [
   },
   {
     name: 'cleanup takes a file that is being detached',
-    mutations: [session('cleanup', /if \(record\.state === FILE_STATE\.detaching && [^\n]+\s+continue;/, '')],
+    mutations: [session('cleanup', /if \(record\.state === FILE_STATE\.detaching && [^\n]+\{/, 'if (false) {')],
     scenario: (env) => saving(env, { saves: [1], beside: ['take', 'cleanup'] }),
     violation: /boundaries are written|condemned files|orphan/,
     bound: THREE,
