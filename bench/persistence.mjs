@@ -13,8 +13,9 @@ import { fileURLToPath } from 'node:url';
 import { processRegistry } from '../dist/host/process-registry.js';
 import { openStoreHub } from '../dist/host/store-hub.js';
 import { createEngine } from '../dist/index.js';
-import { pairs as inPairs, median, percentile, round, seededTokens, verdict } from './lib/ratio.mjs';
+import { pairs as inPairs, median, percentile, round, seededTokens, summarize, verdict } from './lib/ratio.mjs';
 import { StallingDisk } from './lib/stalling-disk.mjs';
+import { threadCpu, usedBetween } from './lib/thread-cpu.mjs';
 
 const TIDE = fileURLToPath(new URL('../models/tide-5m', import.meta.url));
 const PROMPT = 4096;
@@ -46,6 +47,7 @@ export async function run({ pairs, log, device = 'cpu', model = TIDE }) {
     info.loadAverage.push(loadavg());
     info.flushMs = { after: round(median(bench.flushMs)), afterStall: round(median(bench.flushMsStalled)) };
     info.stall = { heldOperations: median(bench.stalls.map((stall) => stall.operations)), longestHoldMs: median(bench.stalls.map((stall) => stall.longestMs)) };
+    info.cpuMs = { prefillAndDecode: cpuOf(plain), prefillAlone: cpuOf(stalled) };
     info.boundaries = engines.on.stats().boundaries;
     info.backpressureMs = engines.on.stats().store.backpressureMs;
     requireStored(info.boundaries);
@@ -96,6 +98,7 @@ class Bench {
     };
     if (stall) engine.on('progress', freeze);
     const gaps = [];
+    const cpu = threadCpu();
     const generation = engine.generate({ tokens, maxTokens: decode + 1, ignoreEos: true, temperature: 0, repetitionPenalty: 1 });
     let last = null;
     for await (const chunk of generation) {
@@ -116,7 +119,8 @@ class Bench {
       await engine.flush();
       (stall ? this.flushMsStalled : this.flushMs).push(performance.now() - begin);
     }
-    return { tokensPerSecond: (1000 * PROMPT) / timings.firstTokenMs, p50: percentile(gaps, 0.5), p99: percentile(gaps, 0.99) };
+    const used = usedBetween(cpu, threadCpu());
+    return { used, tokensPerSecond: (1000 * PROMPT) / timings.firstTokenMs, p50: percentile(gaps, 0.5), p99: percentile(gaps, 0.99) };
   }
 
   /** Pairs of on and off, and on against itself. */
@@ -158,6 +162,19 @@ function interToken(runs) {
   );
   const figures = (list) => ({ p50: round(median(list.map((run) => run.p50))), p99: round(median(list.map(p99))) });
   return { ...found, milliseconds: { on: figures(runs.on), off: figures(runs.off) } };
+}
+
+/** Medians for one run, flush included, and the engine thread's as a ratio of on over off. */
+function cpuOf(runs) {
+  if (runs.on[0].used === null) return null;
+  const middle = (list) => Object.fromEntries(Object.keys(list[0].used).map((kind) => [kind, round(median(list.map((run) => run.used[kind])))]));
+  const engine = ({ used }) => used.engine;
+  return {
+    on: middle(runs.on),
+    off: middle(runs.off),
+    engineOnOverOff: summarize(ratios(runs.on, runs.off, engine)),
+    self: summarize(ratios(runs.again, runs.on, engine)),
+  };
 }
 
 function ratios(a, b, of) {
