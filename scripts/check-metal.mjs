@@ -1,11 +1,12 @@
-// `npm run check:metal`: what a Mac owner runs to see whether Tidemark works there, one line of PASS or FAIL for each point.
+// `npm run check:metal`: what a Mac owner runs to see whether Tidemark works there, one line of PASS or FAIL for each point; and
+// `npm run check:cuda` the same for an installation over the CUDA wheel.
 //
 // Everything but `wheel has Metal`, `metallib loaded` and `Mac specifics` is free of platforms; `node scripts/check-metal.mjs --device cpu` runs
 // those points on any machine, which shows that the points themselves work, and nothing about Metal.
 
-import { POINTS } from './check-device/points.mjs';
+import { backend, POINTS } from './check-device/points.mjs';
 
-const USAGE = `usage: npm run check:metal [-- --device cpu] [--rounds N] [--only NAME]
+const USAGE = `usage: npm run check:metal | check:cuda [-- --device cpu] [--rounds N] [--only NAME]
 points: ${POINTS.map(({ name }) => name).join(', ')}
 exit code: 0 all passed, 1 something failed, 2 not run`;
 
@@ -27,18 +28,20 @@ if (options === null) {
   console.error(USAGE);
   process.exit(2);
 }
-if (options.device === 'gpu' && !isMac) {
-  console.error(`check:metal is for Macs with Apple Silicon; this is ${process.platform} ${process.arch}, so nothing was checked.`);
+if (options.device === 'gpu' && !isMac && backend() !== 'cuda') {
+  console.error(
+    `check:metal is for Macs with Apple Silicon, check:cuda for an installation with TIDEMARK_MLX=cuda; this is ${process.platform} ${process.arch} with backend ${backend()}, so nothing was checked.`,
+  );
   console.error('The points that need no Mac run here with: npm run check:metal -- --device cpu');
   process.exit(2);
 }
 
-console.log(`check:metal: device ${options.device}, ${process.platform} ${process.arch}, node ${process.version}`);
+console.log(`check: device ${options.device}, backend ${backend()}, ${process.platform} ${process.arch}, node ${process.version}`);
 const counts = { PASS: 0, FAIL: 0, SKIP: 0 };
 for (const { name, metalOnly, run } of POINTS) {
   if (options.only !== null && options.only !== name) continue;
   let outcome = ['SKIP', 'for Metal only'];
-  if (options.device === 'gpu' || !metalOnly) {
+  if ((options.device === 'gpu' && isMac) || !metalOnly) {
     try {
       outcome = ['PASS', await run(options)];
     } catch (error) {

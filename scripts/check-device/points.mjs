@@ -36,6 +36,15 @@ function record() {
   return mlx;
 }
 
+/** What the addon is linked against: 'cpu', 'metal', 'cuda', or 'none'. */
+export function backend() {
+  try {
+    return record().backend;
+  } catch {
+    return 'none'; // the point 'wheel found' says why
+  }
+}
+
 function libraryOf(mlx) {
   const file = join(mlx.root, 'lib', process.platform === 'darwin' ? 'libmlx.dylib' : 'libmlx.so');
   if (!existsSync(file)) throw new Error(`${file} is gone; run \`npm ci\` again`);

@@ -24,24 +24,40 @@ function failure(work) {
   return 'no error';
 }
 
-/** A chain of products on `s` that takes about `wantedMs`, not scheduled yet. The length is found by timing longer and longer ones. */
+/**
+ * A chain of products on `s` that takes about `wantedMs`, not scheduled yet. Size and length are found by timing: products are
+ * large enough that some dozens do, since MLX waits in `asyncEvaluate` once too many operations are under way.
+ */
 function chainOf(wantedMs, s) {
-  const a = mx.full([512, 512], 1 / 512, 'float32', s);
+  let a = operand(512, s);
+  for (let size = 1024; size <= 8192 && timeOf(() => mx.matmul(a, a, s)) < wantedMs / 80; size *= 2) a = operand(size, s);
   const build = (length) => {
     let x = a;
     for (let i = 0; i < length; i++) x = mx.matmul(x, a, s);
     return x;
   };
-  const timed = (length) => {
-    const x = build(length);
-    const begin = performance.now();
-    mx.evaluate([x]);
-    return performance.now() - begin;
-  };
+  const timed = (length) => timeOf(() => build(length));
   timed(4);
   let length = 4;
   for (let took = timed(length); took < wantedMs && length < 20_000; took = timed(length)) length = Math.ceil(length * Math.min(4, (1.2 * wantedMs) / took));
   return () => build(length);
+}
+
+function operand(size, s) {
+  const a = mx.full([size, size], 1 / size, 'float32', s);
+  mx.evaluate([a]);
+  return a;
+}
+
+/** Milliseconds, the better of two. */
+function timeOf(build) {
+  const once = () => {
+    const x = build();
+    const begin = performance.now();
+    mx.evaluate([x]);
+    return performance.now() - begin;
+  };
+  return Math.min(once(), once());
 }
 
 /** What is in flight: how long the array still takes. */
