@@ -9,6 +9,8 @@ import type { Steps } from './world.ts';
 
 const FOREVER = Number.POSITIVE_INFINITY;
 const REQUEST = 'request';
+/** Of such items there is room for two. */
+const SMALL = 1000;
 
 interface Result {
   readonly ok: boolean;
@@ -93,6 +95,62 @@ export function failedWhileWaiting(env: SessionWorld): Scenario {
   });
 }
 
+export type Action = 'cleanup' | 'cleanupAll' | 'mark' | 'take' | 'load' | 'close' | 'reserve' | 'save' | 'write' | 'save and write';
+
+/** What a thread may do with the request's first boundary, `at`. What must not come of it is added to `failures`. */
+function actions(env: SessionWorld, at: number, failures: string[]): Record<Action, (id: number) => Step> {
+  return {
+    *cleanup(id: number): Step {
+      if (!(yield* env.store(id).cleanupRequest(REQUEST)).complete) failures.push('cleanup is not complete');
+      return undefined;
+    },
+    *cleanupAll(id: number): Step {
+      if (!(yield* env.store(id).cleanupAll()).complete) failures.push('cleanupAll is not complete');
+      return undefined;
+    },
+    *mark(id: number): Step {
+      yield* env.store(id, false).cleanupRequest(REQUEST);
+      return undefined;
+    },
+    *take(id: number): Step {
+      const taken: Steps = yield* env.store(id).takeStagedFile(REQUEST, at);
+      if (taken.ok) env.taken.push(taken.path);
+      else if (taken.reason !== 'absent') failures.push(`taking failed: ${taken.reason} ${taken.detail}`);
+      return undefined;
+    },
+    *load(id: number): Step {
+      const loaded: Steps = yield* env.store(id).load(REQUEST, at);
+      if (loaded.ok && env.boundaryOf(loaded.layers[0]) !== env.pathOf(REQUEST, at)) failures.push(`load gave the bytes of another boundary`);
+      return undefined;
+    },
+    *close(id: number): Step {
+      yield* env.session(id).close();
+      return undefined;
+    },
+    *save(id: number): Step {
+      yield* env.store(id, false).save(REQUEST, at, [{ bytes: SMALL }]);
+      return undefined;
+    },
+    *'save and write'(id: number): Step {
+      yield* this.save(id);
+      yield* this.write(id);
+      return undefined;
+    },
+    *write(id: number): Step {
+      const queue = env.queue(id);
+      while ((yield* queue.step()) === 'worked');
+      return undefined;
+    },
+    *reserve(id: number): Step {
+      const reservation: Steps = yield* env.session(id).pending.reserve(ITEM_BYTES, FOREVER);
+      if (reservation === null) return undefined;
+      env.reservations.push(reservation);
+      yield* reservation.release();
+      return undefined;
+    },
+  };
+}
+
 export interface SaveScenario {
   /** Token counts that the engine saves, one after the other. */
   readonly saves: readonly number[];
@@ -102,7 +160,7 @@ export interface SaveScenario {
   /** The first boundary's block goes to the store worker (a thread beside), which takes the staged file, or fails before. */
   readonly unit?: 'taken' | 'failed';
   /** What other threads do beside engine and writer. */
-  readonly beside?: readonly ('cleanup' | 'cleanupAll' | 'mark' | 'take' | 'load' | 'close' | 'reserve')[];
+  readonly beside?: readonly Action[];
   /** The engine ends the request when it has saved. */
   readonly ends?: boolean;
 }
@@ -158,42 +216,7 @@ export function saving(env: SessionWorld, { saves, bytes = ITEM_BYTES, full = fa
     }
   }
 
-  const others = {
-    *cleanup(id: number): Step {
-      if (!(yield* env.store(id).cleanupRequest(REQUEST)).complete) failures.push('cleanup is not complete');
-      return undefined;
-    },
-    *cleanupAll(id: number): Step {
-      if (!(yield* env.store(id).cleanupAll()).complete) failures.push('cleanupAll is not complete');
-      return undefined;
-    },
-    *mark(id: number): Step {
-      yield* env.store(id, false).cleanupRequest(REQUEST);
-      return undefined;
-    },
-    *take(id: number): Step {
-      const taken: Steps = yield* env.store(id).takeStagedFile(REQUEST, saves[0]);
-      if (taken.ok) env.taken.push(taken.path);
-      else if (taken.reason !== 'absent') failures.push(`taking failed: ${taken.reason} ${taken.detail}`);
-      return undefined;
-    },
-    *load(id: number): Step {
-      const loaded: Steps = yield* env.store(id).load(REQUEST, saves[0]);
-      if (loaded.ok && env.boundaryOf(loaded.layers[0]) !== env.pathOf(REQUEST, saves[0]!)) failures.push(`load gave the bytes of another boundary`);
-      return undefined;
-    },
-    *close(id: number): Step {
-      yield* session(id).close();
-      return undefined;
-    },
-    *reserve(id: number): Step {
-      const reservation: Steps = yield* session(id).pending.reserve(ITEM_BYTES, FOREVER);
-      if (reservation === null) return undefined;
-      env.reservations.push(reservation);
-      yield* reservation.release();
-      return undefined;
-    },
-  };
+  const others = actions(env, saves[0]!, failures);
   const working = [engine, ...beside.map((what, i) => () => others[what](i + 2))];
   if (unit !== undefined) working.push(() => storeWorker(beside.length + 2));
   const [first, ...rest] = working.map((program) => env.working(program));
@@ -207,4 +230,26 @@ export function saving(env: SessionWorld, { saves, bytes = ITEM_BYTES, full = fa
     },
     extra: () => results.reduce((sum, r) => sum * 8 + (r.ok ? 1 : 2), 0),
   });
+}
+
+/**
+ * Two threads by themselves, over a boundary that lies in the queue or in its file already. When both have ended, the writer
+ * does what is left.
+ */
+export function pair(env: SessionWorld, { before, threads }: { before: 'nothing' | 'queued' | 'written'; threads: readonly [Action, Action] }): Scenario {
+  env.reset(false);
+  const failures: string[] = [];
+  const can = actions(env, 1, failures);
+  if (before !== 'nothing') env.runAlone(3, () => can.save(3));
+  if (before === 'written') env.runAlone(4, () => can.write(4));
+  return env.scenario(
+    threads.map((action, id) => () => can[action](id)),
+    {
+      check: () => failures[0],
+      final: () => {
+        env.runAlone(4, () => can.write(4));
+        return failures[0];
+      },
+    },
+  );
 }

@@ -55,6 +55,8 @@ export class SessionWorld implements Host {
   readonly #boundaries = new Map<number, string>();
   readonly #images: number[] = [];
   #working = 0;
+  /** Somebody sleeps on a bell. */
+  #heard = true;
 
   constructor(options: SessionOptions = {}) {
     this.#options = options;
@@ -81,7 +83,7 @@ export class SessionWorld implements Host {
   /** Points are where a lock is taken or slept for, where a decision falls, and where somebody looks without a lock. */
   #isPoint(operation: Operation, at: number, words: Int32Array | BigInt64Array): boolean {
     if (operation === 'notify' || words instanceof BigInt64Array) return false;
-    if (at >= HUB) return true; // bells and stop words
+    if (at >= HUB) return this.#heard; // bells and stop words
     const { items, registry, ledger, locks, writerRing } = this.state.at;
     if (at === WORD.state) return this.#options.closed === true;
     if (at < locks) return operation === 'load' && at === WORD.condemned;
@@ -129,6 +131,20 @@ export class SessionWorld implements Host {
     };
   }
 
+  /** The writer's view of the session, for one who does its steps by hand. */
+  queue(id: number): Steps {
+    const persistence = { succeeded: () => undefined, failed: () => undefined };
+    return new this.code.SessionQueue(this.session(id), this.files, persistence, () => undefined);
+  }
+
+  /** Runs a thread from beginning to end while no other runs. */
+  runAlone(id: number, program: () => Step): void {
+    const { world } = this;
+    const steps = program();
+    world.current = { id, steps, state: 'ready', word: 0, deadline: 0, wake: 'ok', history: 0, taken: 0 };
+    while (steps.next().done !== true) if (world.current.state !== 'ready') throw new Error(`thread ${id} waits for another while it is alone`);
+  }
+
   /** A thread that works; the last of them stops the writer. */
   working(program: () => Step): () => Step {
     const { code, memory } = this;
@@ -141,8 +157,9 @@ export class SessionWorld implements Host {
     };
   }
 
-  /** Everything as at the start, for the next schedule. Call it before the threads are made. */
-  reset(): void {
+  /** Everything as at the start, for the next schedule. Call it before the threads are made. `heard`: somebody listens to bells. */
+  reset(heard = true): void {
+    this.#heard = heard;
     this.#words.set(this.#pristine);
     this.#hub.fill(0);
     for (let page = 0; page < PAGES; page++) this.#stamps[page * this.#pageWords] = 0;
