@@ -18,9 +18,12 @@ export class Forks {
     this.#stream = stream;
   }
 
+  /** A point that the caches have passed is left by the clones' forgetting what came behind it, as its stored rows do. */
   take(tokenCount: number, caches: readonly LayerCache[]): void {
     if (this.#open.some((fork) => fork.tokenCount === tokenCount)) return;
-    this.#open.push({ tokenCount, caches: cloneCaches(caches, this.#stream) });
+    const clones = cloneCaches(caches, this.#stream);
+    if (clones.every((clone) => clone.trim(clone.offset - tokenCount))) this.#open.push({ tokenCount, caches: clones });
+    else releaseCaches(clones);
   }
 
   /** Takes each clone to the end of `tokens` and gives it back with its logits there. One that stands there already stays for later. */

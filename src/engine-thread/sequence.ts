@@ -323,7 +323,7 @@ export class Sequence implements BatchMember {
     this.#withCaches((caches) => {
       for (const at of points) {
         recorder.capture(caches, this.tokens, at, this.#state === 'prefill' && this.#context.alone());
-        if (at === this.#computed) this.#forks?.take(at, caches);
+        this.#forks?.take(at, caches);
       }
     });
   }

@@ -16,3 +16,4 @@ export {
   requireOffsets,
 } from './registry.ts';
 export { restoreCaches, type StoredParts } from './restore.ts';
+export { RotatingKvCache, type RotatingShape } from './rotating-cache.ts';

@@ -10,7 +10,8 @@ import * as mx from '../mlx/ops.ts';
 import { tensorReader } from '../mlx/read-many.ts';
 import type { Dtype, Stream, Tensor } from '../mlx/types.ts';
 import { dtypeBytes } from '../mlx/types.ts';
-import { type LayerCache, offsetError, PendingCapture, physicalCopy, type RowOf, requireSingleRow, restoreError, storedDtype } from './layer-cache.ts';
+import { type AttentionCache, type Mask, timeMask } from './attention-cache.ts';
+import { offsetError, PendingCapture, physicalCopy, type RowOf, requireSingleRow, restoreError, storedDtype } from './layer-cache.ts';
 
 /** Tokens a buffer grows by. Stored with each block: a restored buffer has the capacity the writer's had. */
 export const KV_STEP = 256;
@@ -27,10 +28,11 @@ export interface KvShape {
 
 const capacityFor = (tokens: number) => Math.ceil(tokens / KV_STEP) * KV_STEP;
 
-export class KvCache implements LayerCache {
+export class KvCache implements AttentionCache {
   readonly className = 'KVCache';
   readonly kind = 'kv';
   readonly sliceable = true;
+  readonly maskKey = 'KVCache';
   readonly shape: KvShape;
   #keys: Tensor | null = null;
   #values: Tensor | null = null;
@@ -79,19 +81,17 @@ export class KvCache implements LayerCache {
     return this.rows * heads * this.#capacity * (keyDim + valueDim) * dtypeBytes(dtype);
   }
 
-  /**
-   * Appends the keys and values [rows, heads, tokens, dim] of new tokens and returns those of all tokens, for attention.
-   *
-   * The returned views must be gone (their scope closed) before the next evaluation after this one: a live view makes the
-   * next update copy the whole buffer.
-   */
-  append(keys: Tensor, values: Tensor, tokens: number, s: Stream): { keys: Tensor; values: Tensor } {
+  mask(length: number, s: Stream): Mask {
+    return timeMask({ columns: this.#length + length, length, padding: this.#padding }, s);
+  }
+
+  append(keys: Tensor, values: Tensor, tokens: number, s: Stream): { keys: Tensor; values: Tensor; columns: number } {
     const end = this.#length + tokens;
     if (end > this.#capacity) this.#grow(capacityFor(end), s);
     this.#keys = this.#write(0, this.#keys!, keys, this.#length, end, s);
     this.#values = this.#write(1, this.#values!, values, this.#length, end, s);
     this.#length = end;
-    return { keys: this.#view(0, this.#keys, end, s), values: this.#view(1, this.#values, end, s) };
+    return { keys: this.#view(0, this.#keys, end, s), values: this.#view(1, this.#values, end, s), columns: end };
   }
 
   /**

@@ -17,7 +17,7 @@ import { type Dtype, dtypeBytes, type Stream, type Tensor } from '../mlx/types.t
 export interface LayerCache {
   /** As stored in files, e.g. 'KVCache', 'ArraysCache'. */
   readonly className: string;
-  readonly kind: 'kv' | 'arrays';
+  readonly kind: 'kv' | 'rotating' | 'chunked' | 'arrays' | 'list' | 'compressed';
   /** Append-only by token: any range of it can be stored and restored. Otherwise the state is whole, at one token count. */
   readonly sliceable: boolean;
   /** Sequences in this object. */
@@ -198,6 +198,10 @@ export function offsetError(className: string, expected: string, received: numbe
 
 export function restoreError(className: string, what: string): TidemarkError {
   return new TidemarkError('FORMAT_INVALID', `A stored ${className} does not fit this model: ${what}.`, { details: { className } });
+}
+
+export function mergeError(className: string, what: string): TidemarkError {
+  return new TidemarkError('INVALID_ARGUMENT', `${className}: ${what}.`, { details: { reason: 'batch', className } });
 }
 
 /** Refuses to store a batch: rows have paddings of their own, stored state has none. */

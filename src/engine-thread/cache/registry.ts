@@ -4,6 +4,7 @@ import type { Stream, Tensor } from '../mlx/types.ts';
 import { ArraysCache } from './arrays-cache.ts';
 import { KvCache } from './kv-cache.ts';
 import { type LayerCache, offsetError, PendingCapture, type RowOf } from './layer-cache.ts';
+import { RotatingKvCache } from './rotating-cache.ts';
 
 export interface CacheClass {
   readonly className: string;
@@ -15,6 +16,11 @@ export interface CacheClass {
 export const CACHE_CLASSES: ReadonlyMap<string, CacheClass> = new Map(
   [
     { className: 'KVCache', sliceable: true, gather: (rows: readonly RowOf<LayerCache>[], s: Stream) => KvCache.gather(rows as RowOf<KvCache>[], s) },
+    {
+      className: 'RotatingKVCache',
+      sliceable: false,
+      gather: (rows: readonly RowOf<LayerCache>[], s: Stream) => RotatingKvCache.gather(rows as RowOf<RotatingKvCache>[], s),
+    },
     {
       className: 'ArraysCache',
       sliceable: false,

@@ -17,8 +17,11 @@ export interface ModelFolder {
 export interface QuantizationSpec {
   readonly groupSize: number;
   readonly bits: number;
-  readonly mode: 'affine';
+  readonly mode: QuantizationMode;
 }
+
+/** 'affine': codes with a scale and a bias per group. The others: small floats with one shared exponent per group. */
+export type QuantizationMode = 'affine' | 'mxfp4' | 'mxfp8';
 
 /** The model's default and the layers that differ from it (`false`: not quantized). */
 export interface Quantization {
@@ -48,8 +51,8 @@ export function openModelFolder(dir: string): ModelFolder {
   return { dir, configPath, config, modelType };
 }
 
-const BITS = [2, 3, 4, 5, 6, 8];
-const GROUP_SIZES = [32, 64, 128];
+const BITS: Record<QuantizationMode, readonly number[]> = { affine: [2, 3, 4, 5, 6, 8], mxfp4: [4], mxfp8: [8] };
+const GROUP_SIZES: Record<QuantizationMode, readonly number[]> = { affine: [32, 64, 128], mxfp4: [32], mxfp8: [32] };
 
 /**
  * MLX's `quantization` section: `{ group_size, bits, mode }` plus one entry for each layer that differs.
@@ -86,16 +89,17 @@ function parseQuantization(section: JsonObject, path: string, prefix: string): Q
 }
 
 function parseSpec(reader: ConfigReader, base: QuantizationSpec | null): QuantizationSpec {
-  const mode = reader.raw('mode') ?? 'affine';
-  if (mode !== 'affine') {
-    const error = reader.error('mode', 'affine', mode);
+  // An exception that names no mode is affine, whatever the default is.
+  const mode = (reader.raw('mode') ?? 'affine') as QuantizationMode;
+  if (BITS[mode] === undefined) {
+    const error = reader.error('mode', `one of ${Object.keys(BITS).join(', ')}`, mode);
     throw new TidemarkError('MODEL_QUANTIZATION_UNSUPPORTED', `${error.message} Convert the model with affine quantization (mlx_lm.convert -q).`, {
       details: error.details,
     });
   }
   const bits = reader.int('bits', {}, base?.bits);
-  if (!BITS.includes(bits)) throw reader.error('bits', `one of ${BITS.join(', ')}`, bits);
+  if (!BITS[mode].includes(bits)) throw reader.error('bits', `one of ${BITS[mode].join(', ')} with mode ${mode}`, bits);
   const groupSize = reader.int('group_size', {}, base?.groupSize);
-  if (!GROUP_SIZES.includes(groupSize)) throw reader.error('group_size', `one of ${GROUP_SIZES.join(', ')}`, groupSize);
+  if (!GROUP_SIZES[mode].includes(groupSize)) throw reader.error('group_size', `one of ${GROUP_SIZES[mode].join(', ')} with mode ${mode}`, groupSize);
   return { bits, groupSize, mode };
 }

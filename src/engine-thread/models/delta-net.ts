@@ -5,9 +5,11 @@
  * Its cache is an ArraysCache of two: the last `kernel - 1` inputs of the convolution [kernel - 1, channels] and the
  * heads' matrices [Hv, Dv, Dk], which are float32 in every model.
  */
-import type { ArraySpec, ArraysCache } from '../cache/arrays-cache.ts';
+import { type ArraySpec, ArraysCache } from '../cache/arrays-cache.ts';
+import type { LayerCache } from '../cache/layer-cache.ts';
 import * as mx from '../mlx/ops.ts';
 import type { Dtype, Stream, Tensor } from '../mlx/types.ts';
+import type { Mixer } from './block.ts';
 import { DELTA_CHUNK, type DeltaHeads, deltaChunks, deltaStep } from './gated-delta.ts';
 import { declareProjection, type Projection } from './linear.ts';
 import type { Deferred, Loader, Parameters } from './parameters.ts';
@@ -41,7 +43,7 @@ interface Weights {
   readonly qkScale: Tensor;
 }
 
-export class DeltaNet {
+export class DeltaNet implements Mixer {
   readonly #o: DeltaNetOptions;
   readonly #w: Weights;
   readonly #channels: number;
@@ -63,7 +65,12 @@ export class DeltaNet {
     ];
   }
 
-  forward(x: Tensor, cache: ArraysCache, step: Step): Tensor {
+  makeCache(): ArraysCache {
+    return new ArraysCache(DeltaNet.cacheSpecs(this.#o));
+  }
+
+  forward(x: Tensor, layerCache: LayerCache, step: Step): Tensor {
+    const cache = layerCache as ArraysCache;
     const { rows, s } = step;
     const { qkv, z, b, a } = this.#project(x, step);
     const beta = this.#float(mx.sigmoid(b, s), s);

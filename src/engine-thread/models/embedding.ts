@@ -1,7 +1,7 @@
 /** Token ids to vectors, and (tied) vectors to logits. */
 import * as mx from '../mlx/ops.ts';
-import type { Stream, Tensor } from '../mlx/types.ts';
-import { applyMatrix, asMatrix, declareRows, finish, type Matrix, ownRows, type StoredRows } from './linear.ts';
+import type { Dtype, Stream, Tensor } from '../mlx/types.ts';
+import { applyMatrix, asMatrix, declareRows, finish, type Matrix, ownRows, type StoredRows, unpacked } from './linear.ts';
 import type { Deferred, Loader, Parameters } from './parameters.ts';
 
 /** Logits of hidden vectors [rows, hidden]. */
@@ -9,11 +9,13 @@ export type Head = (x: Tensor, rows: number, s: Stream) => Tensor;
 
 export class Embedding {
   readonly #rows: StoredRows;
+  readonly #dtype: Dtype;
   /** Applied to hidden vectors: the same matrix the other way round. */
   readonly head: Head;
 
-  constructor(rows: StoredRows, head: Matrix, loader: Loader) {
+  constructor(rows: StoredRows, head: Matrix, dtype: Dtype, loader: Loader) {
     this.#rows = rows;
+    this.#dtype = dtype;
     this.head = (x, count, s) => applyMatrix(head, x, count, loader.options.device, s);
   }
 
@@ -21,16 +23,22 @@ export class Embedding {
   lookup(ids: Tensor, s: Stream): Tensor {
     const { weight, scales, biases, spec } = this.#rows;
     if (spec === null) return mx.take(weight, ids, 0, s);
-    return mx.dequantize(mx.take(weight, ids, 0, s), mx.take(scales!, ids, 0, s), mx.take(biases!, ids, 0, s), spec, null, s);
+    const packed = {
+      weight: mx.take(weight, ids, 0, s),
+      scales: mx.take(scales!, ids, 0, s),
+      biases: biases === null ? null : mx.take(biases, ids, 0, s),
+      spec,
+    };
+    return unpacked(packed, this.#dtype, s);
   }
 }
 
-export function declareEmbedding(params: Parameters, path: string, vocabSize: number, hidden: number): Deferred<Embedding> {
+export function declareEmbedding(params: Parameters, path: string, vocabSize: number, hidden: number, dtype: Dtype): Deferred<Embedding> {
   const { read } = declareRows(params, { path, out: vocabSize }, hidden, false);
   return (loader) =>
     mx.scope(() => {
       const rows = ownRows(read(loader), loader);
-      return new Embedding(rows, asMatrix(rows, loader), loader);
+      return new Embedding(rows, asMatrix(rows, loader), dtype, loader);
     });
 }
 

@@ -5,7 +5,7 @@
  * product instead of several. Prefill uses the parts, whose outputs are contiguous; they are views of the joined matrix.
  */
 import * as mx from '../mlx/ops.ts';
-import type { Device, Stream, Tensor } from '../mlx/types.ts';
+import type { Device, Dtype, Stream, Tensor } from '../mlx/types.ts';
 import type { QuantizationSpec } from './config.ts';
 import type { Deferred, Loader, Parameters } from './parameters.ts';
 
@@ -41,9 +41,14 @@ export function applyMatrix(m: Matrix, x: Tensor, rows: number, device: Device, 
   if (m.spec === null) return m.bias === null ? mx.matmul(x, m.weight, s) : mx.addmm(m.bias, x, m.weight, 1, 1, s);
   const unpack = device === 'cpu' && rows > QUANTIZED_ROWS_ON_CPU;
   const product = unpack
-    ? mx.matmul(x, mx.transpose(mx.dequantize(m.weight, m.scales!, m.biases, m.spec, null, s), null, s), s)
+    ? mx.matmul(x, mx.transpose(unpacked(m, mx.dtypeOf(x), s), null, s), s)
     : mx.quantizedMatmul(x, m.weight, m.scales!, m.biases, m.spec, s);
   return m.bias === null ? product : mx.add(product, m.bias, s);
+}
+
+/** The weights that codes stand for. */
+export function unpacked({ weight, scales, biases, spec }: Pick<Matrix, 'weight' | 'scales' | 'biases' | 'spec'>, dtype: Dtype, s: Stream): Tensor {
+  return mx.dequantize(weight, scales!, biases, spec!, dtype, s);
 }
 
 /** Maps of one input, side by side, in groups that can be applied alone. */
@@ -88,7 +93,7 @@ export function declareProjection(
 ): Deferred<Projection> {
   const declared = groups.map((parts) => parts.map((part) => declareRows(params, part, inDim, options.bias ?? false)));
   const specs = declared.flat().map(({ spec }) => spec);
-  const joinable = specs.every((spec) => spec?.bits === specs[0]?.bits && spec?.groupSize === specs[0]?.groupSize);
+  const joinable = specs.every((spec) => sameSpec(spec, specs[0] ?? null));
   return (loader) =>
     mx.scope(() => {
       const { device } = loader.options;
@@ -132,22 +137,15 @@ export interface DeclaredRows {
   read(loader: Loader, known?: Map<string, StoredRows>): StoredRows;
 }
 
+function sameSpec(a: QuantizationSpec | null, b: QuantizationSpec | null): boolean {
+  return a?.bits === b?.bits && a?.groupSize === b?.groupSize && a?.mode === b?.mode;
+}
+
 /** Declares one stored matrix [out, inDim] (or the picked rows of it), plain or quantized as the folder has it. */
 export function declareRows(params: Parameters, part: LinearPart, inDim: number, bias: boolean): DeclaredRows {
   const { path, out, pick } = part;
   const stored = pick === undefined ? out : (out / (pick.to - pick.from)) * pick.width;
-  const spec = params.quantizationOf(path, inDim);
-  const weight = spec === null ? params.declare(`${path}.weight`, [stored, inDim]) : params.declarePacked(`${path}.weight`, [stored, (inDim * spec.bits) / 32]);
-  const scales = spec === null ? null : params.declare(`${path}.scales`, [stored, inDim / spec.groupSize]);
-  const biases = spec === null ? null : params.declare(`${path}.biases`, [stored, inDim / spec.groupSize]);
-  const added = bias ? params.declare(`${path}.bias`, [stored]) : null;
-  const readStored = (loader: Loader): StoredRows => ({
-    weight: weight(loader),
-    scales: scales?.(loader) ?? null,
-    biases: biases?.(loader) ?? null,
-    bias: added?.(loader) ?? null,
-    spec,
-  });
+  const { spec, read: readStored } = declareMatrix(params, path, [stored], inDim, bias);
   return {
     spec,
     read: (loader, known = new Map()) => {
@@ -156,6 +154,26 @@ export function declareRows(params: Parameters, part: LinearPart, inDim: number,
       return pick === undefined ? rows : mapRows(rows, (t) => pickRows(t, pick, loader.stream));
     },
   };
+}
+
+/** Declares the matrix (or stack of them) [...rows, inDim] at `path` as it is stored. */
+export function declareMatrix(params: Parameters, path: string, rows: readonly number[], inDim: number, bias: boolean): DeclaredRows {
+  const spec = params.quantizationOf(path, inDim);
+  const weight =
+    spec === null ? params.declare(`${path}.weight`, [...rows, inDim]) : params.declarePacked(`${path}.weight`, [...rows, (inDim * spec.bits) / 32]);
+  const groups = spec === null ? [] : [...rows, inDim / spec.groupSize];
+  const affine = spec?.mode === 'affine';
+  const scales = spec === null ? null : affine ? params.declare(`${path}.scales`, groups) : params.declarePacked(`${path}.scales`, groups, 'U8');
+  const biases = affine ? params.declare(`${path}.biases`, groups) : null;
+  const added = bias ? params.declare(`${path}.bias`, [...rows]) : null;
+  const read = (loader: Loader): StoredRows => ({
+    weight: weight(loader),
+    scales: scales?.(loader) ?? null,
+    biases: biases?.(loader) ?? null,
+    bias: added?.(loader) ?? null,
+    spec,
+  });
+  return { spec, read };
 }
 
 function mapRows(rows: StoredRows, f: (t: Tensor) => Tensor): StoredRows {

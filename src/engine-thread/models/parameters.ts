@@ -120,8 +120,8 @@ export class Parameters {
   }
 
   /** As `declare`, for codes that are never cast. */
-  declarePacked(name: string, shape: readonly number[]): Deferred<Tensor> {
-    return this.#declare(name, ['U32'], [shape], false);
+  declarePacked(name: string, shape: readonly number[], type: 'U32' | 'U8' = 'U32'): Deferred<Tensor> {
+    return this.#declare(name, [type], [shape], false);
   }
 
   /**

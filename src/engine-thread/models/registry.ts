@@ -1,12 +1,25 @@
 /** Model families by the `model_type` of config.json. A new family is one entry and its file. */
 import { TidemarkError } from '../../shared/errors.ts';
 import { type ModelFolder, openModelFolder } from './config.ts';
+import { loadGemma3 } from './families/gemma3.ts';
+import { loadGptOss } from './families/gpt-oss.ts';
+import { loadLlama, loadQwen2, loadQwen3 } from './families/llama.ts';
+import { loadMixtral, loadQwen3Moe } from './families/moe.ts';
+import { loadQwen35 } from './families/qwen3-5.ts';
 import type { CausalModel, LoadOptions } from './model.ts';
-import { loadQwen35 } from './qwen3-5.ts';
 
 type Load = (folder: ModelFolder, options: LoadOptions) => CausalModel;
 
 const FAMILIES: ReadonlyMap<string, Load> = new Map([
+  ['llama', loadLlama],
+  ['mistral', loadLlama],
+  ['qwen2', loadQwen2],
+  ['qwen3', loadQwen3],
+  ['qwen3_moe', loadQwen3Moe],
+  ['mixtral', loadMixtral],
+  ['gemma3', loadGemma3],
+  ['gemma3_text', loadGemma3],
+  ['gpt_oss', loadGptOss],
   ['qwen3_5', loadQwen35],
   ['qwen3_5_text', loadQwen35],
 ]);

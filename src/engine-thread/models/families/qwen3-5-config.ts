@@ -1,8 +1,8 @@
 /** Configuration of the Qwen3.5 text architecture: gated delta net layers with a gated full-attention layer every few. */
-import { isObject } from './checks.ts';
-import { type ModelFolder, type Quantization, readQuantization } from './config.ts';
-import { ConfigReader } from './config-reader.ts';
-import { type RopeConfig, readRope } from './rope-config.ts';
+import { isObject } from '../checks.ts';
+import { type ModelFolder, type Quantization, readQuantization } from '../config.ts';
+import { ConfigReader } from '../config-reader.ts';
+import { type RopeConfig, readRope } from '../rope-config.ts';
 
 export type LayerType = 'linear_attention' | 'full_attention';
 
@@ -18,7 +18,7 @@ export interface AttentionConfig {
   readonly heads: number;
   readonly kvHeads: number;
   readonly headDim: number;
-  readonly bias: boolean;
+  readonly bias: { readonly input: boolean; readonly output: boolean };
   readonly outputGate: boolean;
   readonly rope: RopeConfig;
 }
@@ -54,6 +54,7 @@ export function readQwen35Config(folder: ModelFolder): Qwen35Config {
   const kvHeads = text.int('num_key_value_heads', { max: 1 << 16 }, heads);
   if (heads % kvHeads !== 0) throw text.error('num_key_value_heads', `a divisor of num_attention_heads (${heads})`, kvHeads);
   const headDim = text.int('head_dim', { max: 1 << 16 }, Math.floor(hiddenSize / heads));
+  const bias = text.bool('attention_bias', false);
   const keyHeads = text.int('linear_num_key_heads', { max: 1 << 16 });
   const valueHeads = text.int('linear_num_value_heads', { max: 1 << 16 });
   if (valueHeads % keyHeads !== 0) throw text.error('linear_num_value_heads', `a multiple of linear_num_key_heads (${keyHeads})`, valueHeads);
@@ -70,7 +71,7 @@ export function readQwen35Config(folder: ModelFolder): Qwen35Config {
       heads,
       kvHeads,
       headDim,
-      bias: text.bool('attention_bias', false),
+      bias: { input: bias, output: bias },
       outputGate: text.bool('attn_output_gate', true),
       rope: readRope(text, headDim, { theta: 100_000, partial: 0.25 }),
     },

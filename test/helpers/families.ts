@@ -1,0 +1,25 @@
+/** The tiny models, one for each family, and what the engine is expected to keep of a sequence in each layer. */
+import { join } from 'node:path';
+import { ROOT } from './paths.ts';
+
+const KV = 'KVCache';
+const RING = 'RotatingKVCache';
+const ARRAYS = 'ArraysCache';
+
+/** Cache class of each layer. */
+export const FAMILIES: Readonly<Record<string, readonly string[]>> = {
+  llama: [KV, KV, KV],
+  'llama-tied': [KV, KV, KV],
+  mistral: [RING, KV, RING],
+  qwen2: [KV, KV, KV],
+  qwen3: [KV, KV, KV],
+  'qwen3-4bit': [KV, KV, KV],
+  qwen3_moe: [KV, KV, KV],
+  gemma3_text: [RING, RING, KV, RING],
+  gpt_oss: [RING, KV, RING, KV],
+  qwen3_5: [ARRAYS, KV, ARRAYS, KV],
+};
+
+export function familyDir(family: string): string {
+  return join(ROOT, 'test/fixtures/models', `tiny-${family}`);
+}
