@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { ROOT } from './paths.ts';
 
 const KV = 'KVCache';
+const CHUNKED = 'ChunkedKVCache';
 const RING = 'RotatingKVCache';
 const ARRAYS = 'ArraysCache';
 
@@ -18,6 +19,12 @@ export const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   gemma3_text: [RING, RING, KV, RING],
   gpt_oss: [RING, KV, RING, KV],
   qwen3_5: [ARRAYS, KV, ARRAYS, KV],
+  qwen3_next: [ARRAYS, ARRAYS, KV],
+  deepseek_v3: [KV, KV],
+  deepseek_v32: [KV, KV],
+  llama4: [CHUNKED, CHUNKED, CHUNKED, KV],
+  mamba2: [ARRAYS, ARRAYS],
+  falcon_h1: [ARRAYS, KV, ARRAYS, KV],
 };
 
 export function familyDir(family: string): string {

@@ -78,13 +78,21 @@ const cases: [what: string, code: string, message: RegExp, make: () => string][]
     /layer_types/,
     text({ layer_types: ['linear_attention', 'sliding_attention', 'linear_attention', 'full_attention'] }),
   ],
-  ['an unknown rope', 'MODEL_CONFIG_INVALID', /rope_parameters\.rope_type: expected one of/, text({ rope_parameters: { rope_type: 'yarn' } })],
+  ['an unknown rope', 'MODEL_CONFIG_INVALID', /rope_parameters\.rope_type: expected one of/, text({ rope_parameters: { rope_type: 'spiral' } })],
+  ['yarn without a factor', 'MODEL_CONFIG_INVALID', /rope_parameters\.factor: expected a number/, text({ rope_parameters: { rope_type: 'yarn' } })],
+  ['a factor of text', 'MODEL_CONFIG_INVALID', /rope_parameters\.factor.*received "two"/, text({ rope_parameters: { rope_type: 'linear', factor: 'two' } })],
   ['an odd rope width', 'MODEL_CONFIG_INVALID', /partial_rotary_factor/, text({ rope_parameters: { partial_rotary_factor: 0.1 } })],
   ['experts', 'MODEL_CONFIG_INVALID', /num_experts/, text({ num_experts: 8 })],
   ['another activation', 'MODEL_CONFIG_INVALID', /hidden_act/, text({ hidden_act: 'gelu' })],
 
   ['a foreign quantization', 'MODEL_QUANTIZATION_UNSUPPORTED', /gptq/, top({ quantization_config: { quant_method: 'gptq', bits: 4 } })],
-  ['another mode', 'MODEL_QUANTIZATION_UNSUPPORTED', /quantization\.mode.*mxfp4/, top({ quantization: { mode: 'mxfp4', bits: 4, group_size: 32 } })],
+  [
+    'mxfp4 with other bits',
+    'MODEL_CONFIG_INVALID',
+    /quantization\.bits: expected one of 4 with mode mxfp4/,
+    top({ quantization: { mode: 'mxfp4', bits: 8, group_size: 32 } }),
+  ],
+  ['another mode', 'MODEL_QUANTIZATION_UNSUPPORTED', /quantization\.mode.*nvfp4/, top({ quantization: { mode: 'nvfp4', bits: 4, group_size: 32 } })],
   ['odd bits', 'MODEL_CONFIG_INVALID', /quantization\.bits: expected one of 2, 3/, top({ quantization: { bits: 7, group_size: 32 } })],
   ['an odd group', 'MODEL_CONFIG_INVALID', /quantization\.group_size/, top({ quantization: { bits: 4, group_size: 48 } })],
   [

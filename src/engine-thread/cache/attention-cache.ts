@@ -45,3 +45,26 @@ export function timeMask({ columns, length, padding, window = Infinity, keep = 0
   const begins = mx.reshape(mx.fromInts(Int32Array.from(padding), [padding.length]), [padding.length, 1, 1, 1], s);
   return mx.logicalAnd(mx.greaterEqual(column, begins, s), seen, s);
 }
+
+export interface ChunkMaskSpec {
+  /** Columns held, those of the step included. */
+  readonly columns: number;
+  /** The first that attention is given. */
+  readonly from: number;
+  readonly length: number;
+  readonly padding: readonly number[];
+  readonly chunk: number;
+}
+
+/** A token sees those before it in its own chunk, counted from each row's first token. */
+export function chunkMask({ columns, from, length, padding, chunk }: ChunkMaskSpec, s: Stream): Mask {
+  const alike = padding.every((count) => count === padding[0]);
+  const first = columns - length - padding[0]!;
+  if (alike && Math.floor(first / chunk) === Math.floor((first + length - 1) / chunk)) return length === 1 ? null : 'causal';
+  const rows = padding.length;
+  const begins = mx.reshape(mx.fromInts(Int32Array.from(padding), [rows]), [rows, 1, 1, 1], s);
+  const key = mx.sub(mx.arange(from, columns, 1, 'int32', s), begins, s);
+  const query = mx.sub(mx.reshape(mx.arange(columns - length, columns, 1, 'int32', s), [length, 1], s), begins, s);
+  const together = mx.equal(mx.floorDivide(key, chunk, s), mx.floorDivide(query, chunk, s), s);
+  return mx.logicalAnd(mx.logicalAnd(together, mx.lessEqual(key, query, s), s), mx.greaterEqual(key, 0, s), s);
+}

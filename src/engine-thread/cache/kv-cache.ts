@@ -10,7 +10,7 @@ import * as mx from '../mlx/ops.ts';
 import { tensorReader } from '../mlx/read-many.ts';
 import type { Dtype, Stream, Tensor } from '../mlx/types.ts';
 import { dtypeBytes } from '../mlx/types.ts';
-import { type AttentionCache, type Mask, timeMask } from './attention-cache.ts';
+import { type AttentionCache, chunkMask, type Mask, timeMask } from './attention-cache.ts';
 import { offsetError, PendingCapture, physicalCopy, type RowOf, requireSingleRow, restoreError, storedDtype } from './layer-cache.ts';
 
 /** Tokens a buffer grows by. Stored with each block: a restored buffer has the capacity the writer's had. */
@@ -24,15 +24,16 @@ export interface KvShape {
   readonly keyDim: number;
   readonly valueDim: number;
   readonly dtype: Dtype;
+  /** A token sees only those since the last multiple of this, for layers with chunked attention. Everything is kept. */
+  readonly chunk?: number;
 }
 
 const capacityFor = (tokens: number) => Math.ceil(tokens / KV_STEP) * KV_STEP;
 
 export class KvCache implements AttentionCache {
-  readonly className = 'KVCache';
-  readonly kind = 'kv';
+  readonly className: 'KVCache' | 'ChunkedKVCache';
+  readonly kind: 'kv' | 'chunked';
   readonly sliceable = true;
-  readonly maskKey = 'KVCache';
   readonly shape: KvShape;
   #keys: Tensor | null = null;
   #values: Tensor | null = null;
@@ -45,6 +46,12 @@ export class KvCache implements AttentionCache {
   constructor(shape: KvShape, padding: readonly number[] = [0]) {
     this.shape = shape;
     this.#padding = padding;
+    this.className = shape.chunk === undefined ? 'KVCache' : 'ChunkedKVCache';
+    this.kind = shape.chunk === undefined ? 'kv' : 'chunked';
+  }
+
+  get maskKey(): string {
+    return this.shape.chunk === undefined ? this.className : `${this.className} ${this.shape.chunk}`;
   }
 
   get rows(): number {
@@ -82,16 +89,19 @@ export class KvCache implements AttentionCache {
   }
 
   mask(length: number, s: Stream): Mask {
+    const { chunk } = this.shape;
+    if (chunk !== undefined) return chunkMask({ columns: this.#length + length, from: this.#firstSeen(chunk), length, padding: this.#padding, chunk }, s);
     return timeMask({ columns: this.#length + length, length, padding: this.#padding }, s);
   }
 
   append(keys: Tensor, values: Tensor, tokens: number, s: Stream): { keys: Tensor; values: Tensor; columns: number } {
     const end = this.#length + tokens;
+    const from = this.shape.chunk === undefined ? 0 : this.#firstSeen(this.shape.chunk);
     if (end > this.#capacity) this.#grow(capacityFor(end), s);
     this.#keys = this.#write(0, this.#keys!, keys, this.#length, end, s);
     this.#values = this.#write(1, this.#values!, values, this.#length, end, s);
     this.#length = end;
-    return { keys: this.#view(0, this.#keys, end, s), values: this.#view(1, this.#values, end, s), columns: end };
+    return { keys: this.#view(0, this.#keys, end, s, from), values: this.#view(1, this.#values, end, s, from), columns: end - from };
   }
 
   /**
@@ -194,8 +204,13 @@ export class KvCache implements AttentionCache {
     return next;
   }
 
-  #view(element: 0 | 1, t: Tensor, to: number, s: Stream): Tensor {
-    return mx.slice(t, [0, 0, 0, 0], [this.rows, this.shape.heads, to, this.#dim(element)], s);
+  /** The first column that any row's next token sees. */
+  #firstSeen(chunk: number): number {
+    return Math.min(...this.#padding.map((padding) => padding + Math.floor((this.#length - padding) / chunk) * chunk));
+  }
+
+  #view(element: 0 | 1, t: Tensor, to: number, s: Stream, from = 0): Tensor {
+    return mx.slice(t, [0, 0, from, 0], [this.rows, this.shape.heads, to, this.#dim(element)], s);
   }
 
   /** The tokens' rows of every head, one head after the other, read from wherever the buffer is at that time. */

@@ -16,6 +16,7 @@ export interface CacheClass {
 export const CACHE_CLASSES: ReadonlyMap<string, CacheClass> = new Map(
   [
     { className: 'KVCache', sliceable: true, gather: (rows: readonly RowOf<LayerCache>[], s: Stream) => KvCache.gather(rows as RowOf<KvCache>[], s) },
+    { className: 'ChunkedKVCache', sliceable: true, gather: (rows: readonly RowOf<LayerCache>[], s: Stream) => KvCache.gather(rows as RowOf<KvCache>[], s) },
     {
       className: 'RotatingKVCache',
       sliceable: false,

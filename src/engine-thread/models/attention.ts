@@ -59,14 +59,14 @@ export class Attention implements Mixer {
     this.#w = weights;
   }
 
-  makeCache(): AttentionCache {
+  makeCaches(): AttentionCache[] {
     const { kvHeads: heads, headDim, dtype, makeCache } = this.#o;
     const shape = { heads, keyDim: headDim, valueDim: headDim, dtype };
-    return makeCache === undefined ? new KvCache(shape) : makeCache(shape);
+    return [makeCache === undefined ? new KvCache(shape) : makeCache(shape)];
   }
 
-  forward(x: Tensor, layerCache: LayerCache, pass: Pass): Tensor {
-    const cache = layerCache as AttentionCache;
+  forward(x: Tensor, caches: readonly LayerCache[], pass: Pass): Tensor {
+    const cache = caches[0] as AttentionCache;
     const { s, batch, length, rows } = pass;
     const { heads, kvHeads, headDim, qkNorm = null, queryFactors } = this.#o;
     const joined = heads + kvHeads;

@@ -8,8 +8,8 @@ import type { Step } from './step.ts';
 
 /** Mixes tokens: attention, a recurrent layer, or several side by side. x is normed, [rows, hidden]. */
 export interface Mixer {
-  makeCache(): LayerCache;
-  forward(x: Tensor, cache: LayerCache, pass: Pass): Tensor;
+  makeCaches(): LayerCache[];
+  forward(x: Tensor, caches: readonly LayerCache[], pass: Pass): Tensor;
 }
 
 /** Works token by token. */
@@ -47,19 +47,15 @@ export function declareBlock(spec: BlockSpec): Deferred<DecoderLayer> {
     const mixedNorm = spec.mixedNorm?.(loader);
     const fedNorm = spec.fedNorm?.(loader);
     return {
-      makeCache: () => mixer.makeCache(),
-      mix(x, cache, pass) {
-        const mixed = mixer.forward(inputNorm(x, pass.s), cache, pass);
-        return residual(x, mixedNorm === undefined ? mixed : mixedNorm(mixed, pass.s), pass.s);
+      makeCaches: () => mixer.makeCaches(),
+      mix(x, caches, pass) {
+        const mixed = mixer.forward(inputNorm(x, pass.s), caches, pass);
+        return mx.add(x, mixedNorm === undefined ? mixed : mixedNorm(mixed, pass.s), pass.s);
       },
       feed(x, step) {
         const fed = feed.forward(feedNorm(x, step.s), step);
-        return residual(x, fedNorm === undefined ? fed : fedNorm(fed, step.s), step.s);
+        return mx.add(x, fedNorm === undefined ? fed : fedNorm(fed, step.s), step.s);
       },
     };
   };
-}
-
-function residual(x: Tensor, y: Tensor, s: Stream): Tensor {
-  return mx.add(x, y, s);
 }

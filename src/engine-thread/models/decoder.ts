@@ -17,9 +17,10 @@ export interface Pass extends Step {
 }
 
 export interface DecoderLayer {
-  makeCache(): LayerCache;
-  /** Everything that looks at other tokens; the cache is complete afterwards. x [rows, hidden], residual included. */
-  mix(x: Tensor, cache: LayerCache, pass: Pass): Tensor;
+  /** One for most layers; a layer that keeps several kinds of state has several. */
+  makeCaches(): LayerCache[];
+  /** Everything that looks at other tokens; the caches are complete afterwards. x [rows, hidden], residual included. */
+  mix(x: Tensor, caches: readonly LayerCache[], pass: Pass): Tensor;
   /** What follows, token by token. */
   feed(x: Tensor, step: Step): Tensor;
 }
@@ -52,16 +53,18 @@ export class Decoder implements CausalModel {
   readonly warnings: readonly string[];
   readonly #loader: Loader;
   readonly #parts: DecoderParts;
+  readonly #cacheCounts: readonly number[];
 
   constructor({ warnings, ...info }: DecoderFacts, loader: Loader, parts: DecoderParts) {
     this.#loader = loader;
     this.#parts = parts;
+    this.#cacheCounts = parts.layers.map((layer) => layer.makeCaches().length);
     this.warnings = warnings;
     this.info = { ...info, layers: parts.layers.length, parameterBytes: loader.residentBytes };
   }
 
   makeCaches(): LayerCache[] {
-    return this.#parts.layers.map((layer) => layer.makeCache());
+    return this.#parts.layers.flatMap((layer) => layer.makeCaches());
   }
 
   forward(tokens: Tensor, caches: readonly LayerCache[], s: Stream, logits: LogitsOf): Tensor | null {
@@ -89,8 +92,11 @@ export class Decoder implements CausalModel {
     let x = embedding.lookup(mx.reshape(tokens, [step.rows], s), s);
     if (enter !== undefined) x = enter(x, s);
     let rows = step;
+    let cache = 0;
     for (const [i, layer] of layers.entries()) {
-      x = layer.mix(x, caches[i]!, pass);
+      const own = this.#cacheCounts[i]!;
+      x = layer.mix(x, caches.slice(cache, cache + own), pass);
+      cache += own;
       if (i === layers.length - 1) {
         // The caches are complete: what follows is for the wanted tokens only.
         if (logits === 'none') return null;

@@ -11,7 +11,7 @@ import * as mx from '../mlx/ops.ts';
 import type { Dtype, Stream, Tensor } from '../mlx/types.ts';
 import type { Mixer } from './block.ts';
 import { DELTA_CHUNK, type DeltaHeads, deltaChunks, deltaStep } from './gated-delta.ts';
-import { declareProjection, type Projection } from './linear.ts';
+import { declareProjection, type LinearPart, type Projection } from './linear.ts';
 import type { Deferred, Loader, Parameters } from './parameters.ts';
 import { columns, type Step } from './step.ts';
 
@@ -20,6 +20,8 @@ export interface DeltaNetOptions extends DeltaHeads {
   readonly kernel: number;
   readonly normEps: number;
   readonly dtype: Dtype;
+  /** Two stored projections, whose rows lie key head by key head: q, k, v and z; b and a. */
+  readonly fused?: boolean;
 }
 
 const CONV = 0;
@@ -65,12 +67,12 @@ export class DeltaNet implements Mixer {
     ];
   }
 
-  makeCache(): ArraysCache {
-    return new ArraysCache(DeltaNet.cacheSpecs(this.#o));
+  makeCaches(): ArraysCache[] {
+    return [new ArraysCache(DeltaNet.cacheSpecs(this.#o))];
   }
 
-  forward(x: Tensor, layerCache: LayerCache, step: Step): Tensor {
-    const cache = layerCache as ArraysCache;
+  forward(x: Tensor, caches: readonly LayerCache[], step: Step): Tensor {
+    const cache = caches[0] as ArraysCache;
     const { rows, s } = step;
     const { qkv, z, b, a } = this.#project(x, step);
     const beta = this.#float(mx.sigmoid(b, s), s);
@@ -195,13 +197,8 @@ export function declareDeltaNet(params: Parameters, path: string, options: Delta
   const { hidden, keyHeads, valueHeads, keyDim, valueDim, kernel } = options;
   const valueWidth = valueHeads * valueDim;
   const channels = 2 * keyHeads * keyDim + valueWidth;
-  const part = (name: string, out: number) => ({ path: `${path}.${name}`, out });
-  const input = declareProjection(
-    params,
-    [[part('in_proj_qkv', channels)], [part('in_proj_z', valueWidth)], [part('in_proj_b', valueHeads), part('in_proj_a', valueHeads)]],
-    hidden,
-  );
-  const out = declareProjection(params, [[part('out_proj', hidden)]], valueWidth);
+  const input = declareProjection(params, options.fused ? fusedParts(path, options) : separateParts(path, options), hidden);
+  const out = declareProjection(params, [[{ path: `${path}.out_proj`, out: hidden }]], valueWidth);
   const conv = params.declare(`${path}.conv1d.weight`, [channels, kernel, 1], [channels, 1, kernel], [channels, kernel]);
   const dtBias = params.declare(`${path}.dt_bias`, [valueHeads]);
   const aLog = params.declare(`${path}.A_log`, [valueHeads]);
@@ -223,4 +220,30 @@ export function declareDeltaNet(params: Parameters, path: string, options: Delta
         qkScale: loader.own(mx.fromBytes(new Uint8Array(factors.buffer), [2 * keyHeads, 1, 1], 'float32')),
       });
     });
+}
+
+function separateParts(path: string, { keyHeads, valueHeads, keyDim, valueDim }: DeltaNetOptions): LinearPart[][] {
+  const part = (name: string, out: number) => ({ path: `${path}.${name}`, out });
+  const valueWidth = valueHeads * valueDim;
+  return [
+    [part('in_proj_qkv', 2 * keyHeads * keyDim + valueWidth)],
+    [part('in_proj_z', valueWidth)],
+    [part('in_proj_b', valueHeads), part('in_proj_a', valueHeads)],
+  ];
+}
+
+function fusedParts(path: string, { keyHeads, valueHeads, keyDim, valueDim }: DeltaNetOptions): LinearPart[][] {
+  const repeat = valueHeads / keyHeads;
+  const values = repeat * valueDim;
+  const pick = (name: string, width: number, from: number, size: number): LinearPart => ({
+    path: `${path}.${name}`,
+    out: keyHeads * size,
+    pick: { width, from, to: from + size },
+  });
+  const wide = (from: number, size: number) => pick('in_proj_qkvz', 2 * keyDim + 2 * values, from, size);
+  return [
+    [wide(0, keyDim), wide(keyDim, keyDim), wide(2 * keyDim, values)],
+    [wide(2 * keyDim + values, values)],
+    [pick('in_proj_ba', 2 * repeat, 0, repeat), pick('in_proj_ba', 2 * repeat, repeat, repeat)],
+  ];
 }

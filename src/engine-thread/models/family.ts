@@ -9,7 +9,7 @@ import { isObject } from './checks.ts';
 import { type ModelFolder, readQuantization } from './config.ts';
 import { ConfigReader } from './config-reader.ts';
 import { Decoder, type DecoderLayer, type DecoderParts } from './decoder.ts';
-import { declareEmbedding, declareHead } from './embedding.ts';
+import { declareEmbedding, declareHead, type Embedding } from './embedding.ts';
 import type { CausalModel, LoadOptions } from './model.ts';
 import { type Deferred, Loader, type NameMap, Parameters } from './parameters.ts';
 import { readTensorIndex } from './tensor-index.ts';
@@ -28,6 +28,7 @@ export interface Family {
   readonly layerCount: number;
   readonly normEps: number;
   readonly maxContext: number;
+  readonly embedding: Deferred<Embedding>;
 }
 
 /** Checkpoints of multimodal models put the language model in several places; their other parts are not for text. */
@@ -48,6 +49,7 @@ export interface FamilyDefaults {
   readonly normEpsField?: string;
   /** A tensor of the type that activations have. */
   readonly dtypeOf?: string;
+  readonly embeddingPath?: string;
 }
 
 export function openFamily(folder: ModelFolder, options: LoadOptions, defaults: FamilyDefaults = {}): Family {
@@ -61,14 +63,14 @@ export function openFamily(folder: ModelFolder, options: LoadOptions, defaults: 
   const maxContext = text.int('max_position_embeddings', {}, defaults.maxContext ?? 131_072);
   const params = new Parameters(folder.dir, readTensorIndex(folder.dir), readQuantization(folder), defaults.names ?? textNames);
   const dtype = options.compute === 'float32' ? 'float32' : params.floatDtype(defaults.dtypeOf ?? 'model.norm.weight');
-  return { folder, options, top, text, params, dtype, hidden, vocabSize, layerCount, normEps, maxContext };
+  const embedding = declareEmbedding(params, defaults.embeddingPath ?? 'model.embed_tokens', vocabSize, hidden, dtype);
+  return { folder, options, top, text, params, dtype, embedding, hidden, vocabSize, layerCount, normEps, maxContext };
 }
 
 export interface DecoderSpec {
   readonly layers: readonly Deferred<DecoderLayer>[];
   /** Whether the embedding serves as the head. */
   readonly tied: boolean;
-  readonly embeddingPath?: string;
   readonly headPath?: string;
   readonly norm?: Deferred<Norm>;
   readonly around?: Deferred<Pick<DecoderParts, 'enter' | 'leave' | 'cap'>>;
@@ -76,9 +78,8 @@ export interface DecoderSpec {
 
 /** Declares what is left, then reads everything. Nothing stays allocated when that fails. */
 export function buildDecoder(family: Family, spec: DecoderSpec): CausalModel {
-  const { params, hidden, vocabSize, options, folder, dtype, maxContext, normEps } = family;
+  const { params, hidden, vocabSize, options, folder, dtype, maxContext, normEps, embedding } = family;
   const headPath = spec.headPath ?? 'lm_head';
-  const embedding = declareEmbedding(params, spec.embeddingPath ?? 'model.embed_tokens', vocabSize, hidden, dtype);
   const norm = spec.norm ?? declareRmsNorm(params, 'model.norm', hidden, normEps);
   const head = spec.tied ? params.ignore(`${headPath}.`) : declareHead(params, headPath, vocabSize, hidden);
   const loader = new Loader(options, params.bytes);

@@ -1,11 +1,15 @@
 /** Model families by the `model_type` of config.json. A new family is one entry and its file. */
 import { TidemarkError } from '../../shared/errors.ts';
 import { type ModelFolder, openModelFolder } from './config.ts';
+import { loadDeepseekV3, loadDeepseekV32 } from './families/deepseek.ts';
+import { loadFalconH1 } from './families/falcon-h1.ts';
 import { loadGemma3 } from './families/gemma3.ts';
 import { loadGptOss } from './families/gpt-oss.ts';
 import { loadLlama, loadQwen2, loadQwen3 } from './families/llama.ts';
+import { loadLlama4 } from './families/llama4.ts';
+import { loadMamba2 } from './families/mamba2.ts';
 import { loadMixtral, loadQwen3Moe } from './families/moe.ts';
-import { loadQwen35 } from './families/qwen3-5.ts';
+import { loadQwen3Next, loadQwen35 } from './families/qwen3-5.ts';
 import type { CausalModel, LoadOptions } from './model.ts';
 
 type Load = (folder: ModelFolder, options: LoadOptions) => CausalModel;
@@ -20,6 +24,13 @@ const FAMILIES: ReadonlyMap<string, Load> = new Map([
   ['gemma3', loadGemma3],
   ['gemma3_text', loadGemma3],
   ['gpt_oss', loadGptOss],
+  ['llama4', loadLlama4],
+  ['mamba2', loadMamba2],
+  ['falcon_h1', loadFalconH1],
+  ['qwen3_next', loadQwen3Next],
+  ['deepseek_v3', loadDeepseekV3],
+  ['kimi_k2', loadDeepseekV3],
+  ['deepseek_v32', loadDeepseekV32],
   ['qwen3_5', loadQwen35],
   ['qwen3_5_text', loadQwen35],
 ]);

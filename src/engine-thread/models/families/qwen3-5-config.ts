@@ -46,7 +46,6 @@ export function readQwen35Config(folder: ModelFolder): Qwen35Config {
   const top = new ConfigReader(config, configPath);
   const text = isObject(config.text_config) ? top.section('text_config')! : top;
 
-  if (text.int('num_experts', { min: 0 }, 0) > 0) throw text.error('num_experts', '0 (mixture-of-experts layers are not supported)', text.raw('num_experts'));
   text.word('hidden_act', ['silu'], 'silu');
 
   const hiddenSize = text.int('hidden_size', { max: 1 << 20 });
