@@ -4,7 +4,7 @@
  */
 import type { Worker } from 'node:worker_threads';
 import { describe, expect, test } from 'vitest';
-import { attachStore, type NamedArray, openStore, type Store, type StoreTicket } from '../../dist/store.js';
+import { attachStore, type GetResult, type NamedArray, openStore, type Store, type StoreTicket } from '../../dist/store.js';
 import { watchLeaks } from '../helpers/leaks.ts';
 import { seeded } from '../helpers/seed.ts';
 import { tempDir } from '../helpers/temp.ts';
@@ -13,8 +13,18 @@ import { nextMessage, startWorker } from '../helpers/worker.ts';
 watchLeaks();
 const BLOCK = 16;
 
-async function call(worker: Worker, name: string, ...args: unknown[]): Promise<any> {
-  const answer = nextMessage<{ ok: boolean; value?: unknown; code?: string; message?: string }>(worker);
+type Found = Extract<GetResult, { rows: unknown }>;
+
+/** What the worker answers: `value` is what the call returned. */
+interface Answer {
+  ok: boolean;
+  value?: unknown;
+  code?: string;
+  message?: string;
+}
+
+async function call(worker: Worker, name: string, ...args: unknown[]): Promise<Answer> {
+  const answer = nextMessage<Answer>(worker);
   worker.postMessage({ call: name, args });
   return answer;
 }
@@ -56,12 +66,12 @@ describe('rows and state by name', () => {
 
     const second = await openStore(options);
     const reader = await attached(second);
-    const { value } = await call(reader, 'get', Uint32Array.from([...tokens, 1, 2, 3]));
+    const value = (await call(reader, 'get', Uint32Array.from([...tokens, 1, 2, 3]))).value as Found;
     expect(value).toMatchObject({ tokenCount: 40, missReason: null });
     expect(value.rows).toHaveLength(3);
-    expect(value.rows[1].keys).toEqual(array('k32', [BLOCK, 4]));
-    expect(value.rows[2].values).toEqual(array('v40', [2, 8, 2]));
-    expect(value.state.memory).toEqual(array('s40', [3, 5]));
+    expect(value.rows[1]!.keys).toEqual(array('k32', [BLOCK, 4]));
+    expect(value.rows[2]!.values).toEqual(array('v40', [2, 8, 2]));
+    expect(value.state!.memory).toEqual(array('s40', [3, 5]));
 
     const shorter = await call(reader, 'get', tokens, { maxTokens: 39 });
     expect(shorter.value).toMatchObject({ tokenCount: 32 });
