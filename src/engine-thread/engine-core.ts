@@ -18,6 +18,7 @@ import type { EngineContext } from './engine-context.ts';
 import { EngineModel } from './engine-model.ts';
 import { EngineStoreClient } from './engine-store-client.ts';
 import { type AppliedLimits, applyMemoryLimits } from './memory-limits.ts';
+import { leaseAccess } from './mlx/lease-access.ts';
 import { activeBytes, cacheBytes, peakBytes } from './mlx/memory.ts';
 import { clearCounts, clearThreadStreams, syncAndClearCache, unreleasedBytes } from './mlx/metal-sync.ts';
 import { deviceInfo, foreignStreamOps } from './mlx/streams.ts';
@@ -28,6 +29,7 @@ import { Scheduler } from './scheduler.ts';
 const macrotask = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
 const UNRELEASED_EVERY_MS = 250;
+const REAP_EVERY_MS = 10;
 
 export class EngineCore {
   readonly #init: EngineInit;
@@ -74,10 +76,17 @@ export class EngineCore {
     this.#store =
       this.#init.store === null
         ? null
-        : new EngineStoreClient(this.#init.store, this.#self, model, numericsKeys(model, options), {
-            warn: (message) => this.#deliver({ kind: 'warning', code: 'BOUNDARY', message }),
-            degraded: (code, message, details) => this.#deliver({ kind: 'degraded', code, message, details }),
-          });
+        : new EngineStoreClient(
+            this.#init.store,
+            this.#self,
+            model,
+            numericsKeys(model, options),
+            {
+              warn: (message) => this.#deliver({ kind: 'warning', code: 'BOUNDARY', message }),
+              degraded: (code, message, details) => this.#deliver({ kind: 'degraded', code, message, details }),
+            },
+            leaseAccess(this.#init.shared, this.#self),
+          );
     this.#giveBack = () => {
       const cleared = syncAndClearCache(stream, bufferAccess);
       this.#counters.add(cleared ? 'clears' : 'clearsSkipped');
@@ -169,6 +178,7 @@ export class EngineCore {
       this.#self.beat();
       const result = this.#scheduler.round();
       this.#store?.endOfRound(result === 'worked');
+      this.#store?.reapLeases();
       this.#publishFigures();
       if (this.#lost !== null) break;
       if (result === 'idle') break;
@@ -177,6 +187,13 @@ export class EngineCore {
     }
     this.#self.idle();
     this.#running = false;
+    this.#reapLater();
+  }
+
+  /** With no step to come, arrays that are still leased are let go soon after they are copied; then no timer runs. */
+  #reapLater(): void {
+    if (this.#running || this.#stopped || this.#store === null || this.#store.reapLeases() === 0) return;
+    setTimeout(() => this.#reapLater(), REAP_EVERY_MS);
   }
 
   /** Every sequence waits for its reader: sleep until a nudge says that one of them read on, aborted or a request came. */
@@ -193,6 +210,7 @@ export class EngineCore {
     this.#counters.set('peakBytes', peakBytes());
     this.#counters.set('cacheBytes', cacheBytes());
     this.#counters.set('foreignStreamOps', foreignStreamOps());
+    this.#counters.set('leases', this.#store?.leasesGiven ?? 0);
     this.#publishUnreleased();
   }
 

@@ -11,9 +11,11 @@ import { ChainHasher, type ChainIdentity } from '../shared/blocks/identity.ts';
 import type { EngineStoreInit, WireRequest } from '../shared/engine-protocol.ts';
 import type { DropReason, ErrorCode } from '../shared/errors.ts';
 import { errnoOf } from '../shared/files.ts';
+import { isTensorBytes, type LayerState } from '../shared/layer-state.ts';
 import { HubControl } from '../shared/loop-control.ts';
-import { attachSession, type PlacedUnit, reserveUnit, type Session } from '../shared/session/index.ts';
+import { attachSession, type LeaseAccess, type PlacedUnit, reserveUnit, type Session } from '../shared/session/index.ts';
 import type { ThreadHandle } from '../shared/sync/thread-table.ts';
+import { LeaseBook } from './boundary/lease-book.ts';
 import { IndexReader } from './boundary/lookup.ts';
 import { OwedBell } from './boundary/owed-bell.ts';
 import { type BlockUnit, placeBlock, publishBlock, unitBytes, unitsInFlight } from './boundary/publish.ts';
@@ -24,6 +26,18 @@ import { RestoreBuilder } from './boundary/restore-builder.ts';
 import { dropReasonOf, type PlacedSave, type SaveOptions } from './boundary/save.ts';
 import { BoundarySnapshotStore } from './boundary/snapshot-store.ts';
 import type { EngineModel } from './engine-model.ts';
+import { nativeLeases } from './mlx/leases.ts';
+
+/**
+ * From how many bytes on a state, or a block's rows of a finished sequence, is leased to its writer. Below, a copy costs about as much
+ * (docs/benchmarks.md, 'streams'). TIDEMARK_LEASE_FROM_BYTES sets another limit.
+ */
+const LEASE_FROM_BYTES = 2 * 1024 * 1024;
+
+function leaseFromBytes(): number {
+  const given = process.env.TIDEMARK_LEASE_FROM_BYTES ?? '';
+  return /^\d+$/.test(given) ? Number(given) : LEASE_FROM_BYTES;
+}
 
 const NO_DEADLINE_KNOWN_MS = 10_000;
 /** Prefill speed assumed before this engine has measured its own; low, so that 'auto' does not give up too early. */
@@ -54,9 +68,22 @@ export class EngineStoreClient {
   readonly #hasher: ChainHasher;
   readonly #sink: BlockSink;
   readonly #reports: StoreReports;
+  readonly #leases: LeaseAccess | null;
+  readonly #given = new LeaseBook(nativeLeases);
+  readonly #leaseFromBytes: number;
 
-  constructor(init: EngineStoreInit, self: ThreadHandle, model: EngineModel, numerics: readonly string[], reports: StoreReports) {
+  /** @param leases without it bytes are always copied by this thread */
+  constructor(
+    init: EngineStoreInit,
+    self: ThreadHandle,
+    model: EngineModel,
+    numerics: readonly string[],
+    reports: StoreReports,
+    leases: LeaseAccess | null = null,
+  ) {
     this.#reports = reports;
+    this.#leases = leases;
+    this.#leaseFromBytes = leases === null ? Number.POSITIVE_INFINITY : (init.leaseFromBytes ?? leaseFromBytes());
     this.#self = self;
     this.#init = init;
     this.#model = model;
@@ -94,6 +121,7 @@ export class EngineStoreClient {
     const loops = new HubControl(memory.hub);
     this.#loops = loops;
     const session = attachSession(memory, this.#self, { post: (mail) => hubPort.postMessage(mail) });
+    session.leases = this.#leases;
     this.#session = session;
     this.#writerBell = new OwedBell(session.writerBell);
     this.#snapshots = mode === 'writer' ? this.#openSnapshots(session) : null;
@@ -116,6 +144,17 @@ export class EngineStoreClient {
       this.#reports.degraded('CACHE_DIR_UNUSABLE', message, { path: cacheDir, errno: errnoOf(error) });
       return null;
     }
+  }
+
+  /** At each step: lets go of arrays that others have copied. How many leases are still open. */
+  reapLeases(): number {
+    this.#given.reap();
+    return this.#given.count;
+  }
+
+  /** Parts of boundaries that were leased instead of copied. */
+  get leasesGiven(): number {
+    return this.#given.total;
   }
 
   /** The session was lost. Recorders and restores of running requests go on with the new one; what was under way is a miss or lost. */
@@ -187,6 +226,11 @@ export class EngineStoreClient {
 
   /** From now on the session refuses; what was accepted is still written by the others. */
   close(): void {
+    try {
+      this.#given.settle();
+    } catch (error) {
+      this.#reports.warn(`What was still to be copied of the last boundaries is not stored: ${error instanceof Error ? error.message : String(error)}`);
+    }
     this.#session.close();
     this.#reader.close();
     this.#init.hubPort.close();
@@ -195,13 +239,21 @@ export class EngineStoreClient {
   #prepare(block: CapturedBlock): Prepared | null {
     const plan = new CopyPlan();
     let unit: PlacedUnit | null = null;
+    this.#given.reap();
+    // Rows of a cache that goes on growing are never leased: a held buffer would make its next update copy all of it.
+    const leasesState = block.state !== null && bytesOf(block.state) >= this.#leaseFromBytes;
+    const leasesRows = block.finished && bytesOf(block.kv) >= this.#leaseFromBytes;
+    // A finished block comes here for that alone.
+    if (block.finished && !leasesState && !leasesRows) return null;
+    const statePlan = leasesState || leasesRows ? new CopyPlan() : plan;
     try {
       // Room for the rows first: a state without them would be written for nothing.
       unit = placeBlock(this.#session, this.#unitOf(block), plan);
       if (unit === null) return null;
-      if (block.state === null) return new Prepared(plan, unit, null);
-      const state = this.#snapshots!.place(block.requestId, block.end, block.state, this.#saveOptions(block), plan);
-      if (state !== null) return new Prepared(plan, unit, state);
+      const copies = { rows: plan, leasesRows, state: statePlan, leasesState };
+      if (block.state === null) return new Prepared(copies, unit, null);
+      const state = this.#snapshots!.place(block.requestId, block.end, block.state, this.#saveOptions(block), statePlan);
+      if (state !== null) return new Prepared(copies, unit, state);
     } catch {
       // `put` tries again, and says what is wrong.
     }
@@ -226,10 +278,10 @@ export class EngineStoreClient {
 
   /** The block's place is taken: what is left is one copy, and saying so. */
   #finish(prepared: Prepared): 'accepted' | DropReason {
-    const { plan, unit, state } = prepared;
+    const { unit, state } = prepared;
     const session = this.#session;
     try {
-      plan.run();
+      this.#copy(prepared);
     } catch (error) {
       // A state codec may refuse values.
       const reason = dropReasonOf(error);
@@ -261,6 +313,14 @@ export class EngineStoreClient {
   /** Changes with each thing that the store worker ends, and with each new life of it. */
   get #storeStands(): string {
     return `${this.#loops.store.life}:${this.#loops.store.progress}`;
+  }
+
+  /** Copies what is not leased. */
+  #copy({ copies, unit, state }: Prepared): void {
+    const { rows, leasesRows, state: stateCopies, leasesState } = copies;
+    if (!(leasesRows && this.#given.give(this.#session, unit.ref, rows))) rows.run();
+    if (state === null || stateCopies === rows) return;
+    if (!(leasesState && this.#given.give(this.#session, state.ref, stateCopies))) stateCopies.run();
   }
 
   get #progress(): number {
@@ -313,16 +373,24 @@ export class EngineStoreClient {
   }
 }
 
+/** What is to be copied, or leased, for a block. One plan for both parts when everything is copied. */
+interface Copies {
+  readonly rows: CopyPlan;
+  readonly leasesRows: boolean;
+  readonly state: CopyPlan;
+  readonly leasesState: boolean;
+}
+
 /** Places for a block's files, headers written, copies noted. */
 class Prepared implements PreparedBlock {
-  readonly plan: CopyPlan;
+  readonly copies: Copies;
   readonly unit: PlacedUnit;
   readonly state: PlacedSave | null;
   /** Handed over: there is nothing to give back. */
   used = false;
 
-  constructor(plan: CopyPlan, unit: PlacedUnit, state: PlacedSave | null) {
-    this.plan = plan;
+  constructor(copies: Copies, unit: PlacedUnit, state: PlacedSave | null) {
+    this.copies = copies;
     this.unit = unit;
     this.state = state;
   }
@@ -333,6 +401,12 @@ class Prepared implements PreparedBlock {
     this.state?.release();
     this.unit.release();
   }
+}
+
+function bytesOf(layers: readonly LayerState[]): number {
+  let sum = 0;
+  for (const { elements } of layers) for (const element of elements) if (element !== null && isTensorBytes(element)) sum += element.byteLength;
+  return sum;
 }
 
 /** What changes the bits of a forward pass or of what is stored of it. The salt keeps tenants apart. */

@@ -219,9 +219,9 @@ export interface EngineStats {
   memory: { activeBytes: number; peakBytes: number; cacheBytes: number; unreleasedBytes: number };
   /**
    * `foreignOps`: operations bound to another stream than the engine's, always 0. `clearsSkipped`: the lock was not had in time.
-   * `clearWaitMs`: how long clears have waited for it.
+   * `clearWaitMs`: how long clears have waited for it. `leases`: parts of boundaries that another thread copied out of MLX's buffers.
    */
-  streams: { foreignOps: number; clears: number; clearsSkipped: number; clearWaitMs: number };
+  streams: { foreignOps: number; clears: number; clearsSkipped: number; clearWaitMs: number; leases: number };
 }
 
 export interface CloseOptions {

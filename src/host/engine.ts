@@ -164,7 +164,13 @@ export class EngineHost extends EventEmitter implements Engine {
         misses: c.misses(),
       },
       memory: { activeBytes: c.get('activeBytes'), peakBytes: c.get('peakBytes'), cacheBytes: c.get('cacheBytes'), unreleasedBytes: c.get('unreleasedBytes') },
-      streams: { foreignOps: c.get('foreignStreamOps'), clears: c.get('clears'), clearsSkipped: c.get('clearsSkipped'), clearWaitMs: c.get('clearWaitMs') },
+      streams: {
+        foreignOps: c.get('foreignStreamOps'),
+        clears: c.get('clears'),
+        clearsSkipped: c.get('clearsSkipped'),
+        clearWaitMs: c.get('clearWaitMs'),
+        leases: c.get('leases'),
+      },
     };
   }
 

@@ -24,6 +24,7 @@ export const ENGINE_COUNTERS = [
   'clearsSkipped',
   'clearWaitMs',
   'unreleasedBytes',
+  'leases',
 ] as const;
 export type EngineCounter = (typeof ENGINE_COUNTERS)[number];
 

@@ -150,6 +150,8 @@ export interface EngineStoreInit {
   restoreDeadlineMs: number | 'auto';
   salt: string;
   stateCodec: StateCodec;
+  /** From how many bytes on a part of a boundary is leased to its writer instead of being copied. Default 2 MiB, see EngineStoreClient. */
+  leaseFromBytes?: number;
 }
 
 /** Methods that the engine thread exposes through Comlink. They return records, since errors lose their class on the way. */

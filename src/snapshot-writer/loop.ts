@@ -9,6 +9,7 @@ import type { StoreEvent } from '../shared/events.ts';
 import type { Files } from '../shared/files.ts';
 import type { LoopControl } from '../shared/loop-control.ts';
 import type { Mailbox } from '../shared/mailbox.ts';
+import type { LeaseAccess } from '../shared/session/leases.ts';
 import { attachSession, type SessionMemory } from '../shared/session/session.ts';
 import { now } from '../shared/sync/clock.ts';
 import type { ThreadHandle } from '../shared/sync/thread-table.ts';
@@ -24,6 +25,7 @@ export interface WriterLoopParts {
   mailbox: Mailbox<LoopMessage>;
   self: ThreadHandle;
   files: Files;
+  leases: LeaseAccess;
   /** Which life of the writer this is, from 1. */
   life: number;
   post: (event: LoopPost) => void;
@@ -93,6 +95,7 @@ export class WriterLoop {
         case 'attach': {
           const session = attachSession(message.memory as SessionMemory, self);
           session.serveAsWriter();
+          session.leases = this.#parts.leases;
           const queue = new SessionQueue(session, files, this.#persistence, (event: StoreEvent) => post(event));
           if (this.#parts.life > 1) queue.adopt();
           this.#sessions.set(message.session, queue);

@@ -5,6 +5,7 @@
  * and removes nothing; sessions that attach are served all the same (they never submit).
  */
 import { workerData } from 'node:worker_threads';
+import { leaseAccess } from '../engine-thread/mlx/lease-access.ts';
 import { type FileHooks, Files } from '../shared/files.ts';
 import { HubControl } from '../shared/loop-control.ts';
 import { Mailbox } from '../shared/mailbox.ts';
@@ -54,7 +55,7 @@ function cleanStart(): void {
 control.setState('running');
 post({ type: 'started', slot: self.slot, token: self.token });
 cleanStart();
-new WriterLoop({ control, mailbox: new Mailbox<LoopMessage>(init.mailbox), self, files, life: init.life, post }).run();
+new WriterLoop({ control, mailbox: new Mailbox<LoopMessage>(init.mailbox), self, files, leases: leaseAccess(init.shared, self), life: init.life, post }).run();
 self.leave();
 control.setState('returned');
 init.events.close();

@@ -10,11 +10,12 @@
 import { dirname } from 'node:path';
 import { headerBytesOf, sealImage } from '../shared/blocks/image.ts';
 import type { PagedBytes } from '../shared/blocks/paged-bytes.ts';
-import type { DropReason } from '../shared/errors.ts';
+import { DROP_REASONS, type DropReason, TidemarkError } from '../shared/errors.ts';
 import { errnoOf, type Files, temporaryPathFor } from '../shared/files.ts';
 import { removeFolderIfUnused } from '../shared/session/cleanup.ts';
 import type { ItemRef } from '../shared/session/item-space.ts';
 import { DECISION, ITEM } from '../shared/session/item-table.ts';
+import { fillLeased } from '../shared/session/leases.ts';
 import { settleGone, settleWritten, takeItem } from '../shared/session/publication.ts';
 import { keyToHex, type RequestKey } from '../shared/session/request-key.ts';
 import type { Session } from '../shared/session/session.ts';
@@ -58,6 +59,7 @@ export function writeItem(session: Session, ref: ItemRef, files: Files, deadline
       if (items.get(ref.item, ITEM.decision) !== DECISION.waiting) throw new Stopped('cancelled');
       if (now() > deadline) throw new Stopped('backpressure');
     };
+    fill(session, ref);
     check();
     self.activity('file', final);
     writeTemporary(session, key, temporary, bytes, files, check);
@@ -72,6 +74,17 @@ export function writeItem(session: Session, ref: ItemRef, files: Files, deadline
   } finally {
     self.idle();
     session.stagedChanged();
+  }
+}
+
+/** A boundary whose bytes are not to be had any more is dropped: the disk has nothing to do with it. */
+function fill(session: Session, ref: ItemRef): void {
+  try {
+    fillLeased(session, ref);
+  } catch (error) {
+    const reason = error instanceof TidemarkError ? DROP_REASONS.find((known) => known === error.details.reason) : undefined;
+    if (reason === undefined) throw error;
+    throw new Stopped(reason);
   }
 }
 

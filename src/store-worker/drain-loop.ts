@@ -10,7 +10,7 @@ import type { StoreEvent } from '../shared/events.ts';
 import { errnoOf } from '../shared/files.ts';
 import type { LoopControl } from '../shared/loop-control.ts';
 import type { Mailbox } from '../shared/mailbox.ts';
-import { attachSession, type SessionMemory } from '../shared/session/index.ts';
+import { attachSession, type LeaseAccess, type SessionMemory } from '../shared/session/index.ts';
 import { now } from '../shared/sync/clock.ts';
 import type { ThreadHandle } from '../shared/sync/thread-table.ts';
 import { SLICE_MS } from '../shared/sync/waits.ts';
@@ -25,6 +25,7 @@ export interface DrainLoopParts {
   readonly control: LoopControl;
   readonly mailbox: Mailbox<LoopMessage>;
   readonly self: ThreadHandle;
+  readonly leases: LeaseAccess;
   readonly post: (event: LoopPost) => void;
   readonly openStore: (emit: (event: StoreEvent) => void) => BlockStore;
   readonly backOff?: BackOff;
@@ -174,6 +175,7 @@ export class DrainLoop {
       switch (message.type) {
         case 'attach': {
           const session = attachSession(message.memory as SessionMemory, self);
+          session.leases = this.#parts.leases;
           const service = new SessionService(this.#context, message.session, session, (hashAt) => this.#isQueued(hashAt));
           this.#sessions.set(message.session, service);
           post({ type: 'attached', session: message.session });

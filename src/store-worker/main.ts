@@ -4,6 +4,7 @@
  * Opens the block store (temporary files of a crash go, index and disk are brought together, the size limit is enforced),
  * then serves sessions until it is told to stop. Whatever is wrong with the folder is an event, never an error of the task.
  */
+import { leaseAccess } from '../engine-thread/mlx/lease-access.ts';
 import { type FileHooks, type FileOperation, Files } from '../shared/files.ts';
 import { HubControl } from '../shared/loop-control.ts';
 import { Mailbox } from '../shared/mailbox.ts';
@@ -57,6 +58,7 @@ export default async function run(init: StoreWorkerInit & StoreWorkerTestInit): 
       control,
       mailbox: new Mailbox<LoopMessage>(init.mailbox),
       self,
+      leases: leaseAccess(init.shared, self),
       post,
       openStore,
       ...(init.backOff === undefined ? {} : { backOff: init.backOff }),

@@ -12,7 +12,7 @@ import { continuesEarlier } from '../shared/blocks/layer-tree.ts';
 import type { PagedBytes } from '../shared/blocks/paged-bytes.ts';
 import { TidemarkError } from '../shared/errors.ts';
 import type { StoreEvent } from '../shared/events.ts';
-import { finishUnit, type Session, stagedState, takeStaged, type Unit, unitBytes } from '../shared/session/index.ts';
+import { fillLeased, finishUnit, type Session, stagedState, takeStaged, type Unit, unitBytes } from '../shared/session/index.ts';
 import type { BlockStore, ReadyFile } from './block-store.ts';
 import type { Boundaries, Boundary } from './boundaries.ts';
 import { makeRoom } from './eviction.ts';
@@ -62,6 +62,12 @@ export function processUnit(context: UnitContext, owner: UnitOwner, unit: Unit, 
   if (bytes === null || (unit.hasState && stagedState(session, unit.key, unit.tokenCount) === 'pending')) return 'aside';
   let over = true;
   try {
+    fillLeased(session, unit);
+  } catch (error) {
+    failUnit(context, owner, unit, 'ECANCELED', error instanceof Error ? error.message : String(error));
+    return 'done';
+  }
+  try {
     // Read first: of an image that is none, nothing is taken.
     const image = readHeader(bytes);
     const staged = adopted?.promoted ?? takeState(context, owner, unit);
@@ -81,6 +87,12 @@ export function processUnit(context: UnitContext, owner: UnitOwner, unit: Unit, 
 /** The session's locks are lost with their owner: what was handed over is stored all the same, as far as that needs no lock. */
 export function processLostUnit(context: UnitContext, owner: UnitOwner, unit: Unit): void {
   const bytes = unitBytes(owner.session, unit);
+  try {
+    fillLeased(owner.session, unit);
+  } catch (error) {
+    context.emit({ type: 'note', code: 'LEASE_GONE', message: String(error), details: { block: unit.block } });
+    return;
+  }
   if (bytes !== null) storeUnit(context, owner, unit, { image: readHeader(bytes), bytes, staged: null, statePublished: false });
 }
 

@@ -82,11 +82,11 @@ describe('bufferAccess', () => {
     expect(await engine.result).toBe(20);
   });
 
-  it('[I97] the product takes it in one place only, the clear, and waits under it for the engine’s own streams at most', () => {
+  it('[I97] the product takes it in two places only, for a clear and for a slice of a lease; the clear waits under it for its own streams at most', () => {
     const users = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
       .filter((name) => name.endsWith('.ts'))
       .filter((name) => /bufferAccess\b[^;\n]*\.acquire\(|bufferAccess\.acquire/.test(readFileSync(join(ROOT, 'src', name), 'utf8')));
-    expect(users).toEqual(['engine-thread/mlx/metal-sync.ts']);
+    expect(users.sort()).toEqual(['engine-thread/mlx/metal-sync.ts', 'shared/session/leases.ts']);
   });
 });
 

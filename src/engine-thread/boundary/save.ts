@@ -100,6 +100,8 @@ export function save(session: Session, files: Files, request: SaveRequest): Save
 
 /** A save with its place and its bytes, not published yet. Ends with `publish` or `release`; after one of them both do nothing. */
 export interface PlacedSave {
+  /** The item, until it is published or released. */
+  readonly ref: ItemRef;
   /**
    * Makes it the boundary's pending entry, once the copies are made; the caller then rings `writerBell`. Under the same lock
    * `together` hands over what belongs to it, unless the save is refused.
@@ -155,6 +157,7 @@ class Placement {
     if (typeof ref === 'string') return null;
     plan.add(image, this.#session.space.bytesOf(ref.item)!);
     return {
+      ref,
       publish: (together) => {
         if (this.#ref === null) return refuse('closed', 'it was ended before');
         this.#session.ledger.capture();

@@ -14,6 +14,7 @@ import { errnoOf, Files } from '../../shared/files.ts';
 import type { LayerState } from '../../shared/layer-state.ts';
 import { countCancelled, forget, removeFolderIfUnused, sweep } from '../../shared/session/cleanup.ts';
 import { ITEM } from '../../shared/session/item-table.ts';
+import { fillLeased } from '../../shared/session/leases.ts';
 import { FILE_STATE, RECORD } from '../../shared/session/registry.ts';
 import { isTokenCount, type RequestKey, requestKey } from '../../shared/session/request-key.ts';
 import type { Session } from '../../shared/session/session.ts';
@@ -223,6 +224,7 @@ export class BoundarySnapshotStore {
     const { session } = this;
     let copy: Uint8Array | null;
     try {
+      fillLeased(session, { item, generation: session.items.get(item, ITEM.generation) });
       const bytes = session.space.bytesOf(item);
       copy = bytes === null ? null : bytes.slice(0, session.items.getBytes(item, ITEM.byteLength));
     } finally {

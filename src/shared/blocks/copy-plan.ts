@@ -44,6 +44,12 @@ export class CopyPlan {
     if (this.#used > 0) this.#reader!.readMany(this.#pieces.subarray(0, this.#used), this.#target!);
   }
 
+  /** In place of `run`: the copies as pieces for whoever makes them later. Null when some are none of one reader's. */
+  lease(open: (pieces: Float64Array, target: Uint8Array) => number): number | null {
+    if (this.#singles.length > 0 || this.#used === 0) return null;
+    return open(this.#pieces.subarray(0, this.#used), this.#target!);
+  }
+
   /** False when the copy cannot go with the others: another reader, or memory that is not one with theirs. */
   #note(source: TensorBytes, page: Uint8Array, at: number, length: number, from: number): boolean {
     const { bulk } = source;

@@ -1,4 +1,5 @@
 export { countCancelled, forget } from './cleanup.ts';
+export { fillLeased, type LeaseAccess } from './leases.ts';
 export type { LedgerFigures } from './ledger.ts';
 export { Ledger, sumOfStates } from './ledger.ts';
 export type { OverflowPolicy, SessionLimits } from './limits.ts';

@@ -59,6 +59,8 @@ export const ITEM = {
   result: 14,
   errno: 15, // interned name
   charged: 16,
+  /** Of a leased item whose bytes are not in its pages yet: the lease. See leases.ts. */
+  lease: 18,
   key: 24,
   block: 32,
 } as const;

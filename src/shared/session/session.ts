@@ -22,6 +22,7 @@ import type { HubMail } from '../worker-init.ts';
 import { ItemSpace } from './item-space.ts';
 import { ItemTable } from './item-table.ts';
 import { LOCK_SPECS, SESSION_MAGIC, SESSION_STATES, type SessionLayout, type SessionState, sessionLayout, WORD } from './layout.ts';
+import type { LeaseAccess } from './leases.ts';
 import { Ledger } from './ledger.ts';
 import { resolveLimits, type SessionLimits } from './limits.ts';
 import { OversizeBuffers } from './oversize.ts';
@@ -117,6 +118,8 @@ export class Session {
   readonly unitRing: DescriptorRing;
   readonly writerBell: Doorbell;
   readonly storeBell: Doorbell;
+  /** How this thread copies out of leases; null where it has no business with them. */
+  leases: LeaseAccess | null = null;
   readonly #words: Int32Array;
   readonly #lockTable: LockTable;
 

@@ -77,6 +77,8 @@ export function submitUnit(session: Session, spec: UnitSpec, reservation: Reserv
 export interface PlacedUnit {
   /** Run it before `queue`. */
   readonly plan: CopyPlan;
+  /** The item, until it is handed over or released. */
+  readonly ref: ItemRef;
   /** Hands the unit over; the caller rings `storeBell`. */
   queue(): 'queued' | DropReason;
   /** The same for a caller that holds `pending`. */
@@ -121,11 +123,13 @@ function admit({ items, space }: Session, spec: UnitSpec, reservation: Reservati
 
 class Placed implements PlacedUnit {
   readonly plan: CopyPlan;
+  readonly ref: ItemRef;
   readonly #session: Session;
   #ref: ItemRef | null;
 
   constructor(session: Session, ref: ItemRef, plan: CopyPlan) {
     this.#session = session;
+    this.ref = ref;
     this.#ref = ref;
     this.plan = plan;
   }

@@ -1,0 +1,76 @@
+/**
+ * The leases that this engine has given: which arrays are held for which item, until when.
+ *
+ * Engine thread only, and only it drops arrays. `reap` runs at each step and looks at shared words alone, so that nothing depends on a
+ * message: a lease whose item is filled, has ended, or is another one by now is dropped.
+ */
+import type { CopyPlan } from '../../shared/blocks/copy-plan.ts';
+import type { ItemRef } from '../../shared/session/item-space.ts';
+import { ITEM, STATE } from '../../shared/session/item-table.ts';
+import { fillLeased } from '../../shared/session/leases.ts';
+import type { Session } from '../../shared/session/session.ts';
+
+/** The native calls; their threads' rules are in native/mlx/leases.cc. */
+export interface NativeLeases {
+  open(pieces: Float64Array, target: Uint8Array): number;
+  drop(lease: number): void;
+}
+
+interface Given {
+  readonly lease: number;
+  readonly session: Session;
+  readonly ref: ItemRef;
+}
+
+export class LeaseBook {
+  readonly #native: NativeLeases;
+  #given: Given[] = [];
+  /** Leases given so far. */
+  total = 0;
+
+  constructor(native: NativeLeases) {
+    this.#native = native;
+  }
+
+  get count(): number {
+    return this.#given.length;
+  }
+
+  /**
+   * Leases what `plan` would copy, in place of running it. Everything in it is evaluated and will not be written in place. The item is
+   * the caller's and not handed over yet. False when something in the plan is not an array's bytes: run it then.
+   */
+  give(session: Session, ref: ItemRef, plan: CopyPlan): boolean {
+    const lease = plan.lease((pieces, target) => this.#native.open(pieces, target));
+    if (lease === null) return false;
+    this.#given.push({ lease, session, ref });
+    this.total++;
+    session.items.set(ref.item, ITEM.lease, lease);
+    return true;
+  }
+
+  /** Drops what nobody reads any more. */
+  reap(): void {
+    if (this.#given.length === 0) return;
+    this.#given = this.#given.filter((given) => {
+      if (isNeeded(given)) return true;
+      this.#native.drop(given.lease);
+      return false;
+    });
+  }
+
+  /** Copies what is still to be copied by this thread itself, and drops everything: the engine is about to end. */
+  settle(): void {
+    try {
+      for (const given of this.#given) if (isNeeded(given)) fillLeased(given.session, given.ref);
+    } finally {
+      for (const { lease } of this.#given.splice(0)) this.#native.drop(lease);
+    }
+  }
+}
+
+function isNeeded({ lease, session, ref }: Given): boolean {
+  const { items } = session;
+  if (session.state === 'failed' || !items.is(ref.item, ref.generation)) return false;
+  return items.get(ref.item, ITEM.lease) === lease && items.get(ref.item, ITEM.state) !== STATE.spent;
+}
