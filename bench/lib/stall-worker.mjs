@@ -27,7 +27,7 @@ const self = new ThreadTable(shared.threads).enter('engine', 'engine');
 const stream = openEngineStream('cpu');
 setBlasThreads(1);
 const { model, makeCaches, step } = openCase(name, stream);
-const client = new EngineStoreClient(store, self, model, {
+const client = new EngineStoreClient(store, self, model, [], {
   warn: fail,
   degraded: (_code, message) => fail(message),
 });
