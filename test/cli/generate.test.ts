@@ -81,7 +81,20 @@ test('options reach the engine and the request; what is not given is left to the
     '7',
   ];
   const more = ['--max-tokens', '9', '--stop', 'a', '--stop', 'b', '--ignore-eos', '--timeout-ms', '500', '--no-restore'];
-  const engineArgs = ['--device', 'cpu', '--compute', 'float32', '--threads', '2', '--prefill-chunk', '64', '--max-context', '100'];
+  const engineArgs = [
+    '--device',
+    'cpu',
+    '--compute',
+    'float32',
+    '--threads',
+    '2',
+    '--prefill-chunk',
+    '64',
+    '--max-context',
+    '100',
+    '--diagnose-on-signal',
+    'SIGUSR2',
+  ];
   const cacheArgs = ['--cache', 'dir', '--cache-max', '1GB', '--block-size', '64', '--persist', 'finish', '--salt', 's'];
   const { engine, engineOptions } = await cli([...GENERATE, ...args, ...more, ...engineArgs, ...cacheArgs, 'hi']);
   const { signal: _, ...request } = engine!.requests[0]!;
@@ -107,6 +120,7 @@ test('options reach the engine and the request; what is not given is left to the
     threads: 2,
     prefillChunk: 64,
     maxContext: 100,
+    diagnoseOnSignal: 'SIGUSR2',
     cache: { dir: 'dir', maxBytes: 1e9, blockSize: 64, persist: 'finish', salt: 's' },
     onProgress: expect.any(Function),
   });
