@@ -11,11 +11,11 @@ import { ChainHasher, type ChainIdentity } from '../shared/blocks/identity.ts';
 import type { EngineStoreInit, WireRequest } from '../shared/engine-protocol.ts';
 import type { DropReason, ErrorCode } from '../shared/errors.ts';
 import { errnoOf } from '../shared/files.ts';
-import { isTensorBytes, type LayerState } from '../shared/layer-state.ts';
+import type { LayerState } from '../shared/layer-state.ts';
 import { HubControl } from '../shared/loop-control.ts';
 import { attachSession, type LeaseAccess, type PlacedUnit, reserveUnit, type Session } from '../shared/session/index.ts';
 import type { ThreadHandle } from '../shared/sync/thread-table.ts';
-import { LeaseBook } from './boundary/lease-book.ts';
+import { LeaseBook, mayLease, tensorBytesOf } from './boundary/lease-book.ts';
 import { IndexReader } from './boundary/lookup.ts';
 import { OwedBell } from './boundary/owed-bell.ts';
 import { type BlockUnit, placeBlock, publishBlock, unitBytes, unitsInFlight } from './boundary/publish.ts';
@@ -240,9 +240,9 @@ export class EngineStoreClient {
     const plan = new CopyPlan();
     let unit: PlacedUnit | null = null;
     this.#given.reap();
-    // Rows of a cache that goes on growing are never leased: a held buffer would make its next update copy all of it.
-    const leasesState = block.state !== null && bytesOf(block.state) >= this.#leaseFromBytes;
-    const leasesRows = block.finished && bytesOf(block.kv) >= this.#leaseFromBytes;
+    const leasesState = block.state !== null && this.#isLeased(block.state, block.finished);
+    // Rows of a cache that goes on growing never are.
+    const leasesRows = this.#isLeased(block.kv, block.finished);
     // A finished block comes here for that alone.
     if (block.finished && !leasesState && !leasesRows) return null;
     const statePlan = leasesState || leasesRows ? new CopyPlan() : plan;
@@ -313,6 +313,10 @@ export class EngineStoreClient {
   /** Changes with each thing that the store worker ends, and with each new life of it. */
   get #storeStands(): string {
     return `${this.#loops.store.life}:${this.#loops.store.progress}`;
+  }
+
+  #isLeased(layers: readonly LayerState[], finished: boolean): boolean {
+    return tensorBytesOf(layers) >= this.#leaseFromBytes && mayLease(layers, finished);
   }
 
   /** Copies what is not leased. */
@@ -401,12 +405,6 @@ class Prepared implements PreparedBlock {
     this.state?.release();
     this.unit.release();
   }
-}
-
-function bytesOf(layers: readonly LayerState[]): number {
-  let sum = 0;
-  for (const { elements } of layers) for (const element of elements) if (element !== null && isTensorBytes(element)) sum += element.byteLength;
-  return sum;
 }
 
 /** What changes the bits of a forward pass or of what is stored of it. The salt keeps tenants apart. */

@@ -40,7 +40,15 @@ export default [
   mutant('an engine that ends leaves its leases to others', [96], book, 'if (isNeeded(given)) fillLeased(given.session, given.ref);', 'void fillLeased;', [
     { file: engines, title: 'an engine that is closed' },
   ]),
-  mutant('rows of a living cache are leased', [101], client, 'const leasesRows = block.finished && ', 'const leasesRows = ', [
-    { file: engines, title: 'rows of a living cache' },
+  mutant(
+    'rows of a living cache are leased',
+    [101],
+    client,
+    'const leasesRows = this.#isLeased(block.kv, block.finished);',
+    'const leasesRows = this.#isLeased(block.kv, true);',
+    [{ file: engines, title: '[I101] rows of a living cache' }],
+  ),
+  mutant('a ring that is written in place is leased', [101], book, "new Set(['ArraysCache'])", "new Set(['ArraysCache', 'RotatingKVCache'])", [
+    { file: 'test/leases/what-may-be-leased.test.ts', title: '[I101] of a living sequence' },
   ]),
 ];

@@ -5,6 +5,7 @@
  * message: a lease whose item is filled, has ended, or is another one by now is dropped.
  */
 import type { CopyPlan } from '../../shared/blocks/copy-plan.ts';
+import { isTensorBytes, type LayerState } from '../../shared/layer-state.ts';
 import type { ItemRef } from '../../shared/session/item-space.ts';
 import { ITEM, STATE } from '../../shared/session/item-table.ts';
 import { fillLeased } from '../../shared/session/leases.ts';
@@ -14,6 +15,24 @@ import type { Session } from '../../shared/session/session.ts';
 export interface NativeLeases {
   open(pieces: Float64Array, target: Uint8Array): number;
   drop(lease: number): void;
+}
+
+/** Layers whose updates make new arrays and leave the ones before alone. */
+const REPLACED = new Set(['ArraysCache']);
+
+/**
+ * Whether these layers may be leased: `finished` says that nothing is written to their sequence any more. Of a living one, only state that every
+ * token replaces: into a ring or a pool the next token is written in place, and with the buffer held that would copy all of it.
+ */
+export function mayLease(layers: readonly LayerState[], finished: boolean): boolean {
+  return finished || layers.every(({ className, stored }) => stored === 'none' || REPLACED.has(className));
+}
+
+/** Bytes of what the layers hold, as far as it is tensors side by side. */
+export function tensorBytesOf(layers: readonly LayerState[]): number {
+  let sum = 0;
+  for (const { elements } of layers) for (const element of elements) if (element !== null && isTensorBytes(element)) sum += element.byteLength;
+  return sum;
 }
 
 interface Given {
