@@ -3,7 +3,8 @@
  * shows.
  */
 import type { Bound, Scenario } from './scheduler.ts';
-import { closedWhileWaiting, failedWhileWaiting, reservations, saving } from './session-scenarios.ts';
+import { RENAME_FAILS } from './session-cases.ts';
+import { closedWhileWaiting, failedWhileWaiting, pair, reservations, saving } from './session-scenarios.ts';
 import type { SessionOptions, SessionWorld } from './session-world.ts';
 import type { Mutation } from './transform.ts';
 
@@ -168,6 +169,14 @@ export const SESSION_BUGS: readonly SessionBug[] = [
     mutations: [session('cleanup', /if \(record\.state === FILE_STATE\.detaching && [^\n]+\{/, 'if (false) {')],
     scenario: (env) => saving(env, { saves: [1], beside: ['take', 'cleanup'] }),
     violation: /boundaries are written|condemned files|orphan/,
+    bound: THREE,
+  },
+  {
+    name: 'a cleanup that passes a file by whose detaching then fails',
+    mutations: [session('cleanup', /registry\.set\(index, RECORD\.forgotten, 1\);/, '')],
+    scenario: (env) => pair(env, { before: 'written', threads: ['take', 'cleanup'] }),
+    violation: /files are left after the cleanup/,
+    options: RENAME_FAILS,
     bound: THREE,
   },
   {

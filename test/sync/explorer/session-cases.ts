@@ -41,8 +41,12 @@ const pairs = PAIRS.map(
   ([before, one, other]): SessionCase => [`${one} against ${other}, ${before} before`, {}, (e) => pair(e, { before, threads: [one, other] }), 2, FULL],
 );
 
+/** The writer's rename works, the one of whoever takes the file does not. */
+export const RENAME_FAILS: SessionOptions = { failing: { rename: 1 } };
+
 export const SESSION_CASES: readonly SessionCase[] = [
   ...pairs,
+  ['a detach that fails against cleanup', RENAME_FAILS, (e) => pair(e, { before: 'written', threads: ['take', 'cleanup'] }), 2, FULL],
   ['2 threads reserve all bytes', {}, (e) => reservations(e, { threads: 2 }), FULL, FULL],
   ['2 threads reserve all bytes, twice each', {}, (e) => reservations(e, { threads: 2, rounds: 2 }), 2, 4],
   ['3 threads reserve all bytes', {}, (e) => reservations(e, { threads: 3 }), 1, 3],
