@@ -1,8 +1,8 @@
 /**
  * The records of queue items: what is in the arena, for whom, and how far it got.
  *
- * Every word but DECISION is guarded by `pending` (a unit's step from queued to taken needs no lock: its one consumer makes it).
- * An item is used again under a new generation; descriptors in rings, cancel marks and registry records name item and
+ * Every word but DECISION and LEASE is guarded by `pending` (a unit's step from queued to taken needs no lock: its one consumer
+ * makes it). An item is used again under a new generation; descriptors in rings, cancel marks and registry records name item and
  * generation, so that a late one never hits the next user.
  *
  * STATE, and who may move it:

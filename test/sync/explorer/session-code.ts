@@ -43,6 +43,7 @@ const MODULES = [
   'shared/session/pending',
   'shared/session/item-space',
   'shared/session/session',
+  'shared/session/leases',
   'shared/session/publication',
   'shared/session/cleanup',
   'shared/session/staged-files',
@@ -189,8 +190,8 @@ function watchItems(host: Host, exports: Record<string, Steps>): void {
       return value;
     }
     set(item: number, field: number, value: number): void {
-      // A unit is taken by its one consumer, without the lock.
-      if (item < firstUnit || field !== ITEM.state || value !== STATE.taken) requireLock();
+      // A unit is taken by its one consumer, and a lease ended by whoever has filled the item, without the lock.
+      if ((item < firstUnit || field !== ITEM.state || value !== STATE.taken) && field !== ITEM.lease) requireLock();
       super.set(item, field, value);
     }
     getBytes(item: number, field: number): number {
