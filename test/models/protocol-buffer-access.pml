@@ -1,8 +1,7 @@
 /*
- * `bufferAccess`, the leaf (src/engine-thread/mlx/metal-sync.ts, src/engine-thread/boundary): the engine hands two jobs over
+ * `bufferAccess`, the leaf (src/engine-thread/mlx/metal-sync.ts, src/shared/session/leases.ts): the engine hands two jobs over
  * whose bytes lie in MLX buffers, waits in save() for room that only these jobs give, clears the allocator's cache at a step's
- * end, and ends the step; the store worker copies each job's bytes out in two slices. The device runs what was submitted. (The
- * design's leases. In this version every byte is copied on the engine thread, and the clear is the only taker of the lock.)
+ * end, and ends the step; the store worker copies each job's bytes out in two slices. The device runs what was submitted.
  *
  * Shown: engine and store worker both end; nobody copies while the cache is cleared; both jobs complete while the engine is
  * blocked in save().
