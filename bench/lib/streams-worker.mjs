@@ -30,7 +30,7 @@ function inFlight() {
   const own = mx.newStream(device);
   mx.setEngineStream(own);
   setBlasThreads(1);
-  const size = device === 'gpu' ? 4096 : 512;
+  const size = device === 'gpu' ? 8192 : 512;
   const dtype = device === 'gpu' ? 'bfloat16' : 'float32';
   const factor = mx.mul(mx.full([size, size], 1, dtype, own), 1 / size, own);
   mx.evaluate([factor]);

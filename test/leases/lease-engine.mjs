@@ -91,6 +91,14 @@ parentPort.postMessage('leased');
 if (args.die === true) {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 50_000);
 }
+if (args.untilReleased === true) {
+  const end = performance.now() + 20_000;
+  while (book.count === 2 && performance.now() < end) {
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 5);
+    book.reap();
+  }
+  if (book.count === 1) parentPort.postMessage('released');
+}
 const results = [];
 for (let i = 1; i <= saves; i++) {
   const saved = store.save('r', 1000 * i, [{ className: 'ArraysCache', stored: 'whole', meta: [], elements: [zeros(bytes)] }]);

@@ -70,6 +70,18 @@ describe('two leases that an engine gave', () => {
     await hub.stop();
   });
 
+  test('[I97] the arrays are let go when their bytes are copied, not when the file is written', async () => {
+    const store = holdAt('fsync', '/blocks/');
+    const hub = startHub(tempDir('hub'), store.faults);
+    const engine = leasingEngine(hub, { untilReleased: true });
+    await hub.until(() => Atomics.load(store.words, 0) === 1, 'the first unit to be written');
+    await engine.said('released');
+    expect(Atomics.load(store.words, 0)).toBe(1);
+    Atomics.store(store.words, 0, 2);
+    expect((await engine.result).ledger).toMatchObject({ captured: 2, durable: 2, pending: 0 });
+    await hub.stop();
+  });
+
   test('[I96] an engine that dies: what is not copied yet ends as failed, is counted once, and its bytes come back', async () => {
     // The store worker is busy with the first unit's file: its rows are copied, the second one's are not.
     const store = holdAt('fsync', '/blocks/');

@@ -8,9 +8,14 @@ const engines = 'test/leases/engines-lease.test.ts';
 const mutant = (name, checks, file, find, replace, tests) => ({ name, checks, edits: [{ file, find, replace }], tests });
 
 export default [
-  mutant('the writer does not fill what was leased', [96], 'src/snapshot-writer/write-item.ts', '    fill(session, ref);\n', '', [
-    { file: engines, title: 'answers after a restore' },
-  ]),
+  mutant(
+    'the writer does not fill what was leased',
+    [96],
+    'src/snapshot-writer/write-item.ts',
+    '    fill(session, ref);\n',
+    '    if (session.leases === undefined) fill(session, ref);\n',
+    [{ file: engines, title: 'answers after a restore' }],
+  ),
   mutant(
     'the store worker does not fill what was leased',
     [93, 96],
@@ -30,16 +35,21 @@ export default [
     'if (LEASE_LOCK_TIMEOUT_MS < 0) {',
     [{ file: jobs, title: '[I97] a lease that takes' }],
   ),
-  mutant('a filled item is not released', [96], fill, '  items.set(item, ITEM.lease, 0);\n', '', [{ file: jobs, title: '[I96] a store worker that dies' }]),
+  mutant('a filled item is not released', [96], fill, '  items.set(item, ITEM.lease, 0);\n', '', [{ file: jobs, title: '[I97] the arrays are let go' }]),
   mutant('the engine drops a lease at its next step, copied or not', [96], book, '      if (isNeeded(given)) return true;\n', '', [
     { file: engines, title: 'an engine that is closed' },
   ]),
   mutant('the engine never drops a lease', [96], book, '    this.#given = this.#given.filter((given) => {', '    this.#given.filter((given) => {', [
     { file: jobs, title: '[I93][I98] are both' },
   ]),
-  mutant('an engine that ends leaves its leases to others', [96], book, 'if (isNeeded(given)) fillLeased(given.session, given.ref);', 'void fillLeased;', [
-    { file: engines, title: 'an engine that is closed' },
-  ]),
+  mutant(
+    'an engine that ends leaves its leases to others',
+    [96],
+    book,
+    'if (isNeeded(given)) fillLeased(given.session, given.ref);',
+    'if (isNeeded(given) && given.lease < 0) fillLeased(given.session, given.ref);',
+    [{ file: engines, title: 'an engine that is closed' }],
+  ),
   mutant(
     'rows of a living cache are leased',
     [101],
