@@ -2,6 +2,9 @@
 
 {"tokens": [..], "chunk": C, "decode": D} -> {"prefill_s": .., "decode_s": .., "cpu_s": .., "tokens": [..]}
 The work is done by mlx-lm's own `generate_step`, greedy: prefill is the time to the first token, decode the D tokens after it.
+
+{"prompts": [[..], ..], "decode": D} -> {"wall_s": .., "cpu_s": .., "tokens": [[..], ..]}
+D tokens for each prompt, all in one batch, by mlx-lm's own `BatchGenerator`, greedy; no token ends a row.
 """
 import json
 import sys
@@ -12,7 +15,7 @@ import mlx.core as mx
 
 mx.set_default_device(mx.cpu)
 from mlx.utils import tree_map  # noqa: E402
-from mlx_lm.generate import generate_step  # noqa: E402
+from mlx_lm.generate import BatchGenerator, generate_step  # noqa: E402
 from mlx_lm.utils import load_model  # noqa: E402
 
 model, _ = load_model(Path(sys.argv[1]))
@@ -46,6 +49,22 @@ def run(job):
     return {'prefill_s': prefill, 'decode_s': decode, 'cpu_s': time.process_time() - cpu, 'tokens': tokens}
 
 
+def run_batch(job):
+    cpu = time.process_time()
+    start = time.perf_counter()
+    prompts = job['prompts']
+    generator = BatchGenerator(model, completion_batch_size=len(prompts), prefill_batch_size=len(prompts))
+    uids = generator.insert(prompts, [job['decode']] * len(prompts))
+    rows = {uid: [] for uid in uids}
+    while responses := generator.next_generated():
+        for response in responses:
+            rows[response.uid].append(response.token)
+    wall = time.perf_counter() - start
+    generator.close()
+    return {'wall_s': wall, 'cpu_s': time.process_time() - cpu, 'tokens': [rows[uid] for uid in uids]}
+
+
 print(json.dumps({'ready': True, 'mlx': mx.__version__, 'gflops': gflops()}), flush=True)
 for line in sys.stdin:
-    print(json.dumps(run(json.loads(line))), flush=True)
+    job = json.loads(line)
+    print(json.dumps(run_batch(job) if 'prompts' in job else run(job)), flush=True)
