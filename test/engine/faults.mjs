@@ -22,15 +22,21 @@ if (!isMainThread && workerData?.delivery !== undefined && workerData.requests !
     };
   };
 
+  /** Passes of one sequence and those that many share, counted together. */
+  const patchPasses = (before) => {
+    let passes = 0;
+    for (const method of ['forward', 'decode']) patch(EngineModel, method, () => before(++passes));
+  };
+
   const kinds = {
     /** The device is gone, from pass `at` on. */
     lost: () =>
-      patch(EngineModel, 'forward', (pass) => {
+      patchPasses((pass) => {
         if (pass >= fault.at) throw new TidemarkError('DEVICE_LOST', 'the device is gone');
       }),
     /** At pass `at` the thread sits in native code for `ms`. */
     blocks: () =>
-      patch(EngineModel, 'forward', (pass) => {
+      patchPasses((pass) => {
         if (pass === fault.at) native.testBlock(fault.ms);
       }),
     /** Something is in flight when the engine is closed, and fails. */

@@ -56,6 +56,23 @@ describe('scopes', () => {
     expect(mx.handleCount()).toBe(before);
   });
 
+  test('many are released with one call, which empties the list; one that was freed before is an error', () => {
+    before = mx.handleCount();
+    const many = Array.from({ length: 50 }, () => one());
+    const [first] = many;
+    const list = [...many];
+    mx.releaseAll(list);
+    expect(list).toEqual([]);
+    expect(mx.handleCount()).toBe(before);
+    expect(code(() => mx.shapeOf(first!))).toBe('TENSOR_RELEASED');
+    const stays = one();
+    expect(code(() => mx.releaseAll([first!]))).toBe('TENSOR_RELEASED');
+    expect(mx.shapeOf(stays)).toEqual([2]);
+    mx.releaseAll([stays]);
+    mx.releaseAll([]);
+    expect(mx.handleCount()).toBe(before);
+  });
+
   test('a handle released inside its scope is not freed twice, and its place may be taken by one that stays', () => {
     before = mx.handleCount();
     const stays = mx.scope(() => {

@@ -343,6 +343,6 @@ function tensorsOf(draft: Draft): Tensor[] {
 /** Once: both lists are empty afterwards. */
 function release(draft: Draft): void {
   draft.prepared?.release();
-  draft.kvTensors.push(...draft.stateTensors.splice(0));
-  if (draft.kvTensors.length > 0) releaseAll(draft.kvTensors);
+  releaseAll(draft.kvTensors);
+  releaseAll(draft.stateTensors);
 }
