@@ -2,8 +2,10 @@
  * A disk that stands still when told to: file hooks for snapshot writer and store worker, which hold each write and sync
  * inside the operation. Works without rights and on any file system.
  *
- * Words: 0 = the disk stands still, 1 = operations held so far, 2 = the longest hold in ms.
+ * Words: 0 = the disk stands still, 1 = operations held so far, 2 = the longest hold in ms, 3 = operations that have gone on.
  */
+import { setTimeout as sleep } from 'node:timers/promises';
+
 const HELD = new Set(['pwrite', 'fsync', 'syncFolder', 'rename']);
 
 /** The hooks, made on the thread whose operations are held. */
@@ -17,13 +19,14 @@ export default function hooks({ words }) {
       while (Atomics.load(state, 0) === 1) Atomics.wait(state, 0, 1, 1_000);
       const ms = Math.round(performance.now() - begin);
       if (ms > Atomics.load(state, 2)) Atomics.store(state, 2, ms);
+      Atomics.add(state, 3, 1);
     },
   };
 }
 
 /** Main's side. `tuning` goes to the hub of the cache folder. */
 export class StallingDisk {
-  #words = new Int32Array(new SharedArrayBuffer(12));
+  #words = new Int32Array(new SharedArrayBuffer(16));
   #timer = null;
   #thawed = Promise.resolve();
 
@@ -34,8 +37,7 @@ export class StallingDisk {
 
   /** Stands still from now on for `ms`. */
   freeze(ms) {
-    Atomics.store(this.#words, 1, 0);
-    Atomics.store(this.#words, 2, 0);
+    for (const word of [1, 2, 3]) Atomics.store(this.#words, word, 0);
     Atomics.store(this.#words, 0, 1);
     this.#thawed = new Promise((resolve) => {
       this.#timer = setTimeout(() => {
@@ -54,6 +56,8 @@ export class StallingDisk {
   /** After the stall is over and what it held has gone on: how much that was. */
   async report() {
     await this.#thawed;
+    const held = () => Atomics.load(this.#words, 1) - Atomics.load(this.#words, 3);
+    for (const end = performance.now() + 5_000; held() > 0 && performance.now() < end; ) await sleep(1);
     return { operations: Atomics.load(this.#words, 1), longestMs: Atomics.load(this.#words, 2) };
   }
 }
