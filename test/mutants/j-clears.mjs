@@ -82,18 +82,38 @@ export default [
     '  native',
     [{ file: drains, title: '[J105] the engine makes' }],
   ),
-  mutant('no clear after a chunk of prefill', [107, 108], clears, 'if (this.#prefilled >= this.#chunk) this.#prefilled = 0;\n    else if', 'if', [
-    { file: due, title: '[J108] after each chunk' },
-  ]),
-  mutant('no clear after an aborted prefill', [107], sequence, '    if (brokenOff) this.#clearNow();\n', '', [
-    { file: exits, title: '[J107][J109] prefill: ' },
-  ]),
-  mutant('no clear after an error', [107], sequence, '    if (held && !isDeviceLost(error)) this.#clearNow();\n', '', [
-    { file: exits, title: '[J107][J109] prefill: ' },
-  ]),
-  mutant('a long answer is never cleared', [108], clears, 'if (this.#decodeSteps >= DECODE_STEPS_BETWEEN) this.#decodeSteps = 0;\n    else if', 'if', [
-    { file: due, title: '[J108] every 512' },
-  ]),
+  mutant(
+    'no clear after a chunk of prefill',
+    [107, 108],
+    clears,
+    'if (this.#prefilled >= this.#chunk) this.#prefilled = 0;',
+    'if (this.#prefilled >= this.#chunk * 1e9) this.#prefilled = 0;',
+    [{ file: due, title: '[J108] after each chunk' }],
+  ),
+  mutant(
+    'no clear after an aborted prefill',
+    [107],
+    sequence,
+    '    if (brokenOff) this.#clearNow();\n',
+    '    if (brokenOff && this.#caches.length > 0) this.#clearNow();\n',
+    [{ file: exits, title: '[J107][J109] prefill: ' }],
+  ),
+  mutant(
+    'no clear after an error',
+    [107],
+    sequence,
+    '    if (held && !isDeviceLost(error)) this.#clearNow();\n',
+    '    if (held && isDeviceLost(error)) this.#clearNow();\n',
+    [{ file: exits, title: '[J107][J109] prefill: ' }],
+  ),
+  mutant(
+    'a long answer is never cleared',
+    [108],
+    clears,
+    'if (this.#decodeSteps >= DECODE_STEPS_BETWEEN) this.#decodeSteps = 0;',
+    'if (this.#decodeSteps >= DECODE_STEPS_BETWEEN * 1e9) this.#decodeSteps = 0;',
+    [{ file: due, title: '[J108] every 512' }],
+  ),
   {
     name: 'a second place clears the cache',
     checks: [109],
@@ -107,9 +127,14 @@ export default [
     ],
     tests: [{ file: 'test/native/one-caller-of-the-clear.test.ts', title: '[J109] TypeScript' }],
   },
-  mutant('the clear after an answer comes at once', [110], clears, 'this.#dueStep = this.#step + STEPS_AFTER_FINISH;', 'this.#dueStep = this.#step + 1;', [
-    { file: due, title: '[J110] not at once' },
-  ]),
+  mutant(
+    'the clear after an answer comes at once',
+    [110],
+    clears,
+    'this.#dueStep = this.#step + STEPS_AFTER_FINISH;',
+    'this.#dueStep = this.#step + STEPS_AFTER_FINISH / 8;',
+    [{ file: due, title: '[J110] not at once' }],
+  ),
   mutant('a further finisher does not move the clear on', [110], clears, 'this.#dueStep = this.#step', 'this.#dueStep ??= this.#step', [
     { file: due, title: '[J110] a further one' },
   ]),
