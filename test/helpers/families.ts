@@ -22,6 +22,7 @@ export const FAMILIES: Readonly<Record<string, readonly string[]>> = {
   qwen3_next: [ARRAYS, ARRAYS, KV],
   deepseek_v3: [KV, KV],
   deepseek_v32: [KV, KV],
+  deepseek_v41: ['LayerCache', 'LayerCache', 'LayerCache', 'LayerCache'],
   llama4: [CHUNKED, CHUNKED, CHUNKED, KV],
   mamba2: [ARRAYS, ARRAYS],
   falcon_h1: [ARRAYS, KV, ARRAYS, KV],
@@ -30,3 +31,10 @@ export const FAMILIES: Readonly<Record<string, readonly string[]>> = {
 export function familyDir(family: string): string {
   return join(ROOT, 'test/fixtures/models', `tiny-${family}`);
 }
+
+/**
+ * Golden answers that hang on one rounding. deepseek_v41 rounds what it caches to e4m3; in layer 1, the tenth token of the first
+ * prompt has a value 3e-6 away from the middle of two, and which of them it becomes is for the BLAS's order of sums. Up to
+ * there the tokens are compared.
+ */
+export const NEAR_TIES: Readonly<Record<string, Readonly<Record<number, number>>>> = { deepseek_v41: { 0: 10 } };

@@ -2,6 +2,7 @@
 import { TidemarkError } from '../../shared/errors.ts';
 import type { Stream, Tensor } from '../mlx/types.ts';
 import { ArraysCache } from './arrays-cache.ts';
+import { COMPRESSED_CLASS, CompressedCache } from './compressed-cache.ts';
 import { KvCache } from './kv-cache.ts';
 import { type LayerCache, offsetError, PendingCapture, type RowOf } from './layer-cache.ts';
 import { RotatingKvCache } from './rotating-cache.ts';
@@ -21,6 +22,11 @@ export const CACHE_CLASSES: ReadonlyMap<string, CacheClass> = new Map(
       className: 'RotatingKVCache',
       sliceable: false,
       gather: (rows: readonly RowOf<LayerCache>[], s: Stream) => RotatingKvCache.gather(rows as RowOf<RotatingKvCache>[], s),
+    },
+    {
+      className: COMPRESSED_CLASS,
+      sliceable: false,
+      gather: (rows: readonly RowOf<LayerCache>[], s: Stream) => CompressedCache.gather(rows as RowOf<CompressedCache>[], s),
     },
     {
       className: 'ArraysCache',

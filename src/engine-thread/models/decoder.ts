@@ -2,6 +2,7 @@
  * What every decoder-only language model has around its layers: embedding, a walk over the layers, a last norm, a head.
  * A family gives the layers.
  */
+import type { Compaction } from '../boundary/compaction.ts';
 import type { LayerCache } from '../cache/layer-cache.ts';
 import * as mx from '../mlx/ops.ts';
 import type { Dtype, Stream, Tensor } from '../mlx/types.ts';
@@ -46,20 +47,23 @@ export interface DecoderFacts {
   readonly hiddenSize: number;
   readonly dtype: Dtype;
   readonly warnings: readonly string[];
+  readonly compaction: Compaction | undefined;
 }
 
 export class Decoder implements CausalModel {
   readonly info: ModelInfo;
   readonly warnings: readonly string[];
+  readonly compaction?: Compaction;
   readonly #loader: Loader;
   readonly #parts: DecoderParts;
   readonly #cacheCounts: readonly number[];
 
-  constructor({ warnings, ...info }: DecoderFacts, loader: Loader, parts: DecoderParts) {
+  constructor({ warnings, compaction, ...info }: DecoderFacts, loader: Loader, parts: DecoderParts) {
     this.#loader = loader;
     this.#parts = parts;
     this.#cacheCounts = parts.layers.map((layer) => layer.makeCaches().length);
     this.warnings = warnings;
+    if (compaction !== undefined) this.compaction = compaction;
     this.info = { ...info, layers: parts.layers.length, parameterBytes: loader.residentBytes };
   }
 

@@ -109,6 +109,11 @@ export function topPicks(scores: Tensor, k: number, n: number, rows: number, s: 
   return mx.slice(mx.argpartition(scores, n - k, -1, s), [0, n - k], [rows, n], s);
 }
 
+/** As `topPicks`, with MLX's other choice among equals: scores that are cut at 0 have many. */
+export function firstPicks(scores: Tensor, k: number, rows: number, s: Stream): Tensor {
+  return mx.slice(mx.argpartition(mx.neg(scores, s), k - 1, -1, s), [0, 0], [rows, k], s);
+}
+
 /** Softmax over all experts, then the k largest; their weights may be made to add up to 1. */
 export function softmaxThenTop(k: number, n: number, normalise: boolean): Deferred<Route> {
   return () =>

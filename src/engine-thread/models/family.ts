@@ -2,6 +2,7 @@
  * What a family's file starts from and ends with: the opened folder with the fields every configuration has, and the
  * decoder made of its layers. In between a family says what its layers are.
  */
+import type { Compaction } from '../boundary/compaction.ts';
 import * as mx from '../mlx/ops.ts';
 import type { Dtype } from '../mlx/types.ts';
 import { declareRmsNorm, type Norm } from './block.ts';
@@ -73,6 +74,8 @@ export interface DecoderSpec {
   readonly tied: boolean;
   readonly headPath?: string;
   readonly norm?: Deferred<Norm>;
+  /** How the family's append-only state is cut down to a block's rows when it is stored. */
+  readonly compaction?: Compaction;
   readonly around?: Deferred<Pick<DecoderParts, 'enter' | 'leave' | 'cap'>>;
 }
 
@@ -92,7 +95,7 @@ export function buildDecoder(family: Family, spec: DecoderSpec): CausalModel {
       head: head === null ? table.head : head(loader),
       ...spec.around?.(loader),
     };
-    const facts = { modelType: folder.modelType, vocabSize, maxContext, hiddenSize: hidden, dtype, warnings: params.warnings() };
+    const facts = { modelType: folder.modelType, vocabSize, maxContext, hiddenSize: hidden, dtype, warnings: params.warnings(), compaction: spec.compaction };
     return new Decoder(facts, loader, parts);
   } catch (error) {
     loader.release();

@@ -2,6 +2,7 @@
 import { TidemarkError } from '../../shared/errors.ts';
 import { type ModelFolder, openModelFolder } from './config.ts';
 import { loadDeepseekV3, loadDeepseekV32 } from './families/deepseek.ts';
+import { loadDeepseekV41 } from './families/deepseek-v41.ts';
 import { loadFalconH1 } from './families/falcon-h1.ts';
 import { loadGemma3 } from './families/gemma3.ts';
 import { loadGptOss } from './families/gpt-oss.ts';
@@ -31,6 +32,8 @@ const FAMILIES: ReadonlyMap<string, Load> = new Map([
   ['deepseek_v3', loadDeepseekV3],
   ['kimi_k2', loadDeepseekV3],
   ['deepseek_v32', loadDeepseekV32],
+  ['deepseek_v41', loadDeepseekV41],
+  ['deepseek_v41_text', loadDeepseekV41],
   ['qwen3_5', loadQwen35],
   ['qwen3_5_text', loadQwen35],
 ]);

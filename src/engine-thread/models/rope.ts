@@ -25,14 +25,15 @@ export class Rope {
   readonly #periods: Tensor | null;
   readonly #factors: Tensor | null;
 
-  constructor(config: RopeConfig, headDim: number, dtype: Dtype, loader: Loader) {
+  /** @param kernel whether MLX's own operation is used; a model that rounds what is rotated to few bits needs its very values */
+  constructor(config: RopeConfig, headDim: number, dtype: Dtype, loader: Loader, kernel = loader.options.device !== 'cpu') {
     this.#config = config;
     this.#headDim = headDim;
     this.#dtype = dtype;
     const { periods = null, mscale = 1, dims } = config;
     this.#frequencies = periods === null ? frequencies(dims, config.base) : Float32Array.from(periods, (period) => 1 / Math.fround(period));
     this.#permutation = loader.own(mx.astype(permutation(headDim, config), dtype, loader.stream));
-    this.#kernel = loader.options.device !== 'cpu';
+    this.#kernel = kernel;
     this.#periods = this.#kernel && periods !== null ? loader.own(floats(Float32Array.from(periods), [dims / 2])) : null;
     const factors = Float32Array.from({ length: headDim }, (_, i) => (i < dims ? mscale : 1));
     this.#factors = this.#kernel && mscale !== 1 ? loader.own(mx.astype(floats(factors, [headDim]), dtype, loader.stream)) : null;
