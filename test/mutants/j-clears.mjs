@@ -166,7 +166,7 @@ export default [
   mutant('freed memory is forgotten at once', [113], 'src/engine-thread/mlx/unreleased.ts', 'UNRELEASED_WINDOW_MS = 10_000', 'UNRELEASED_WINDOW_MS = 100', [
     { file: freed, title: '[J113] adds several' },
   ]),
-  mutant('a clear does not note what it gave back', [113], sync, 'if (before !== null) unreleased', 'if (before === null && cached < 0) unreleased', [
+  mutant('a clear does not note what it gave back', [113], sync, 'if (before !== null) unreleased', 'if (before !== null && cached < 0) unreleased', [
     { file: freed, title: '[J113] a clear is noted' },
   ]),
 ];
