@@ -78,7 +78,7 @@ describe('model folders', () => {
         return writeFolder(parts);
       },
       'MODEL_TYPE_UNSUPPORTED',
-      /"gpt2".*Supported are: qwen3_5/,
+      /"gpt2".*Supported are: .*\bqwen3_5\b/,
     ],
     [
       'a missing tensor',

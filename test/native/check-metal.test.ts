@@ -63,7 +63,11 @@ describe('a point fails when what it looks at is broken', () => {
     ],
     [
       'golden logits',
-      { file: 'dist/engine-thread/models/qwen3-5-config.js', find: "normEps: text.number('rms_norm_eps', { min: 0, max: 1 }, 1e-6)", replace: 'normEps: 1e-4' },
+      {
+        file: 'dist/engine-thread/models/family.js',
+        find: "const normEps = text.number(defaults.normEpsField ?? 'rms_norm_eps', { min: 0, max: 1 }, defaults.normEps ?? 1e-6);",
+        replace: 'const normEps = 1e-4;',
+      },
       "'The kernel schedules'",
     ],
     [

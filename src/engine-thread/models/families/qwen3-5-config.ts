@@ -28,7 +28,6 @@ export interface Qwen35Config {
   readonly intermediateSize: number;
   readonly vocabSize: number;
   readonly maxContext: number;
-  readonly normEps: number;
   readonly tiedEmbeddings: boolean;
   readonly layerTypes: readonly LayerType[];
   readonly attention: AttentionConfig;
@@ -63,7 +62,6 @@ export function readQwen35Config(folder: ModelFolder): Qwen35Config {
     intermediateSize: text.int('intermediate_size', { max: 1 << 24 }),
     vocabSize: text.int('vocab_size', { max: 1 << 24 }),
     maxContext: text.int('max_position_embeddings', {}, 131_072),
-    normEps: text.number('rms_norm_eps', { min: 0, max: 1 }, 1e-6),
     tiedEmbeddings: text.bool('tie_word_embeddings', top.bool('tie_word_embeddings', false)),
     layerTypes: readLayerTypes(text),
     attention: {
