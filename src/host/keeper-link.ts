@@ -3,7 +3,7 @@
  * also when it dies, and the references that keep the process alive only while somebody waits.
  */
 import type { MessagePort } from 'node:worker_threads';
-import { MessageChannel, Worker } from 'node:worker_threads';
+import { MessageChannel, receiveMessageOnPort, Worker } from 'node:worker_threads';
 import type { FromKeeper, KeeperInit, ToKeeper } from './keeper-protocol.ts';
 import { exitOf, workerFlags } from './worker-threads.ts';
 
@@ -42,6 +42,8 @@ export class KeeperLink {
     });
     worker.once('exit', () => {
       this.#running = false;
+      // What it posted last, the answer to a close above all, may still be in the port: nothing orders it before this event.
+      for (let last = receiveMessageOnPort(port1); last !== undefined; last = receiveMessageOnPort(port1)) onMessage(last.message);
       port1.close();
       onEnd(failure, threadId);
     });
