@@ -31,11 +31,13 @@ async function roundTrip(f: StoreFixture, count: number, layers: unknown[]): Pro
 describe('serialization', () => {
   it('[B16] writer, session and file layer reach nothing of MLX but the call that copies a lease', () => {
     const seen = new Set<string>();
+    const loads: string[] = [];
     const visit = (file: string): void => {
       if (seen.has(file)) return;
       seen.add(file);
       for (const [, path] of readFileSync(file, 'utf8').matchAll(/(?:from|import\()\s*'(\.[^']+)'/g)) {
         const target = join(dirname(file), path!);
+        if (basename(target) === 'binding.js') loads.push(basename(file));
         if (existsSync(target)) visit(target);
       }
     };
@@ -43,6 +45,7 @@ describe('serialization', () => {
     expect(seen.size).toBeGreaterThan(10);
     const ofMlx = [...seen].filter((file) => /tidemark_mlx|[\\/]mlx[\\/]|native-mlx/.test(file));
     expect(ofMlx.map((file) => basename(file)).sort()).toEqual(['binding.js', 'lease-access.js']);
+    expect(loads).toEqual(['lease-access.js']);
   });
 
   it('[B17] the bytes are copied, and the arrays let go, before a save waits for the cap', async () => {
