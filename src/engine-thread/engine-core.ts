@@ -177,7 +177,7 @@ export class EngineCore {
     while (!this.#stopped) {
       this.#self.beat();
       const result = this.#scheduler.round();
-      this.#store?.endOfRound(result === 'worked');
+      this.#store?.endOfRound(result === 'worked' && this.#lost === null);
       this.#store?.reapLeases();
       this.#publishFigures();
       if (this.#lost !== null) break;

@@ -242,7 +242,7 @@ export class EngineStoreClient {
     this.#given.reap();
     const leasesState = block.state !== null && this.#isLeased(block.state, block.finished);
     // Rows of a cache that goes on growing never are.
-    const leasesRows = this.#isLeased(block.kv, block.finished);
+    const leasesRows = this.#isLeased(block.kv, block.finished) && this.#given.mayPin(block.requestNo);
     // A finished block comes here for that alone.
     if (block.finished && !leasesState && !leasesRows) return null;
     const statePlan = leasesState || leasesRows ? new CopyPlan() : plan;
@@ -250,7 +250,7 @@ export class EngineStoreClient {
       // Room for the rows first: a state without them would be written for nothing.
       unit = placeBlock(this.#session, this.#unitOf(block), plan);
       if (unit === null) return null;
-      const copies = { rows: plan, leasesRows, state: statePlan, leasesState };
+      const copies = { rows: plan, rowsOf: block.requestNo, leasesRows, state: statePlan, leasesState };
       if (block.state === null) return new Prepared(copies, unit, null);
       const state = this.#snapshots!.place(block.requestId, block.end, block.state, this.#saveOptions(block), statePlan);
       if (state !== null) return new Prepared(copies, unit, state);
@@ -321,10 +321,10 @@ export class EngineStoreClient {
 
   /** Copies what is not leased. */
   #copy({ copies, unit, state }: Prepared): void {
-    const { rows, leasesRows, state: stateCopies, leasesState } = copies;
-    if (!(leasesRows && this.#given.give(this.#session, unit.ref, rows))) rows.run();
+    const { rows, rowsOf, leasesRows, state: stateCopies, leasesState } = copies;
+    if (!(leasesRows && this.#given.give(this.#session, unit.ref, rows, rowsOf))) rows.run();
     if (state === null || stateCopies === rows) return;
-    if (!(leasesState && this.#given.give(this.#session, state.ref, stateCopies))) stateCopies.run();
+    if (!(leasesState && this.#given.give(this.#session, state.ref, stateCopies, null))) stateCopies.run();
   }
 
   get #progress(): number {
@@ -380,6 +380,8 @@ export class EngineStoreClient {
 /** What is to be copied, or leased, for a block. One plan for both parts when everything is copied. */
 interface Copies {
   readonly rows: CopyPlan;
+  /** The sequence's request. */
+  readonly rowsOf: number;
   readonly leasesRows: boolean;
   readonly state: CopyPlan;
   readonly leasesState: boolean;

@@ -128,6 +128,8 @@ export class Scheduler {
       batch.arrange(seats);
     } catch (error) {
       // Usually memory: who came last has to go. The others still have what they had.
+      // With nobody ready it can wait: the rows stay where they are.
+      if (ready.length === 0) return results;
       const joining = ready.filter((sequence) => !seated.has(sequence));
       for (const sequence of joining.length > 0 ? joining : ready) sequence.fail(error);
       return [...results, 'ended'];

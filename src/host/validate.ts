@@ -101,6 +101,9 @@ export function resolveEngineOptions(options: EngineOptions): { engine: Resolved
   if (options.onProgress !== undefined && typeof options.onProgress !== 'function') throw invalid('options.onProgress', 'a function', options.onProgress);
   if (options.deterministic !== undefined && typeof options.deterministic !== 'boolean')
     throw invalid('options.deterministic', 'true or false', options.deterministic);
+  const stateCodec = oneOf('options.cache.stateCodec', cache?.stateCodec ?? 'fp32', STATE_CODECS);
+  // A restored state would be another one than the run that wrote it went on with.
+  if (options.deterministic === true && stateCodec !== 'fp32') throw invalid('options.cache.stateCodec', "'fp32' with deterministic: true", stateCodec);
   const salt = cache?.salt ?? '';
   if (typeof salt !== 'string') throw invalid('options.cache.salt', 'a string', salt);
   const engine: ResolvedEngineOptions = {
@@ -117,7 +120,7 @@ export function resolveEngineOptions(options: EngineOptions): { engine: Resolved
     blockSize,
     restoreDeadlineMs: deadline,
     salt,
-    stateCodec: oneOf('options.cache.stateCodec', cache?.stateCodec ?? 'fp32', STATE_CODECS),
+    stateCodec,
     memory: {
       memory: bytesOrNull('options.memoryLimitBytes', options.memoryLimitBytes, MIB),
       cache: bytesOrNull('options.cacheLimitBytes', options.cacheLimitBytes, 0),

@@ -82,9 +82,8 @@ function fill(session: Session, ref: ItemRef): void {
   try {
     fillLeased(session, ref);
   } catch (error) {
-    const reason = error instanceof TidemarkError ? DROP_REASONS.find((known) => known === error.details.reason) : undefined;
-    if (reason === undefined) throw error;
-    throw new Stopped(reason);
+    if (!(error instanceof TidemarkError) || error.code === 'LOCK_OWNER_DIED') throw error;
+    throw new Stopped(DROP_REASONS.find((known) => known === error.details.reason) ?? 'capture');
   }
 }
 

@@ -63,6 +63,10 @@ function put(files: Files, path: string, text: string): void {
   const fd = files.createExclusive(path);
   try {
     if (text !== '') files.writeAll(fd, Buffer.from(text), 0, path);
+  } catch (error) {
+    // Half a mark would be taken for a whole one at the next start.
+    files.removeFile(path);
+    throw error;
   } finally {
     files.close(fd);
   }

@@ -6,6 +6,7 @@ import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
 import { mlx } from '../../dist/engine-thread/mlx/binding.js';
 import { evaluateTokens } from '../../dist/host/evaluate.js';
 import { cacheIn, GREEDY, listen, openEngine, promptIds, until, watchEngines } from '../helpers/engines.ts';
+import { familyDir } from '../helpers/families.ts';
 import { tempDir } from '../helpers/temp.ts';
 
 watchEngines();
@@ -87,4 +88,19 @@ test('a state that is stored at reduced precision is encoded by the engine, and 
   await engine.flush();
   const { boundaries } = engine.stats();
   expect(boundaries).toMatchObject({ pending: 0, failed: 0, durable: boundaries.captured });
+});
+
+test('[I101] rows of a block that is larger than all that may be pending are not leased: its bytes lie outside of the arena', async () => {
+  const dir = tempDir();
+  const options = { model: familyDir('llama'), cache: cacheIn(dir, { blockSize: 3072, pendingMaxBytes: 1024 * 1024, persist: 'finish' as const }) };
+  const oversize = { tokens: promptIds(3_100, 8), ...GREEDY, maxTokens: 30 };
+  const first = await openEngine(options);
+  const { tokenIds } = await first.complete(oversize);
+  await first.flush();
+  expect(first.stats().boundaries).toMatchObject({ failed: 0, pending: 0 });
+  await first.close();
+  const second = await openEngine(options);
+  const again = await second.complete(oversize);
+  expect(again.usage.cachedTokens).toBeGreaterThanOrEqual(3072);
+  expect(again.tokenIds).toEqual(tokenIds);
 });

@@ -61,7 +61,7 @@ function leaseUnits() {
     };
     const plan = new CopyPlan();
     const place = placeBlock(session, unit, plan);
-    if (!book.give(session, place.ref, plan)) throw new Error('the rows could not be leased');
+    if (!book.give(session, place.ref, plan, null)) throw new Error('the rows could not be leased');
     mx.release(t);
     if (place.queue() !== 'queued') throw new Error('the unit was not queued');
     parent = hash;

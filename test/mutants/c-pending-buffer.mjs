@@ -45,7 +45,7 @@ export default [
   {
     name: 'each of two waits for room has the whole limit',
     checks: [41],
-    edits: [{ file: 'src/engine-thread/boundary/save.ts', find: 'Math.max(0, until - now())', replace: 'limits.reserveWaitMs' }],
+    edits: [{ file: 'src/engine-thread/boundary/save.ts', find: 'Math.max(0, until - now())', replace: 'Math.max(limits.reserveWaitMs, until - now())' }],
     tests: [{ file: overflow, title: '[C41] the waits for the express item' }],
   },
   {

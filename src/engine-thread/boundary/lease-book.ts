@@ -7,7 +7,7 @@
 import type { CopyPlan } from '../../shared/blocks/copy-plan.ts';
 import { isTensorBytes, type LayerState } from '../../shared/layer-state.ts';
 import type { ItemRef } from '../../shared/session/item-space.ts';
-import { ITEM, STATE } from '../../shared/session/item-table.ts';
+import { FLAG, ITEM, STATE } from '../../shared/session/item-table.ts';
 import { fillLeased } from '../../shared/session/leases.ts';
 import type { Session } from '../../shared/session/session.ts';
 
@@ -16,6 +16,9 @@ export interface NativeLeases {
   open(pieces: Float64Array, target: Uint8Array): number;
   drop(lease: number): void;
 }
+
+/** Finished sequences whose rows may be leased at the same time: a lease holds their whole buffers, of which only the rows are counted as pending. */
+const MOST_PINNED = 2;
 
 /** Layers whose updates make new arrays and leave the ones before alone. */
 const REPLACED = new Set(['ArraysCache']);
@@ -39,6 +42,8 @@ interface Given {
   readonly lease: number;
   readonly session: Session;
   readonly ref: ItemRef;
+  /** The finished sequence whose rows are leased; null for a state. */
+  readonly rowsOf: number | null;
 }
 
 export class LeaseBook {
@@ -55,14 +60,22 @@ export class LeaseBook {
     return this.#given.length;
   }
 
+  /** Whether rows of this finished sequence may be leased: with a disk that stands still, buffers of many would stay in memory. */
+  mayPin(sequence: number): boolean {
+    const others = new Set(this.#given.flatMap(({ rowsOf }) => (rowsOf === null || rowsOf === sequence ? [] : [rowsOf])));
+    return others.size < MOST_PINNED;
+  }
+
   /**
    * Leases what `plan` would copy, in place of running it. Everything in it is evaluated and will not be written in place. The item is
-   * the caller's and not handed over yet. False when something in the plan is not an array's bytes: run it then.
+   * the caller's and not handed over yet. False when something in the plan is not an array's bytes, or its target is not the arena, which is
+   * where leases are copied to: run it then.
    */
-  give(session: Session, ref: ItemRef, plan: CopyPlan): boolean {
+  give(session: Session, ref: ItemRef, plan: CopyPlan, rowsOf: number | null): boolean {
+    if (session.items.has(ref.item, FLAG.oversize)) return false;
     const lease = plan.lease((pieces, target) => this.#native.open(pieces, target));
     if (lease === null) return false;
-    this.#given.push({ lease, session, ref });
+    this.#given.push({ lease, session, ref, rowsOf });
     this.total++;
     session.items.set(ref.item, ITEM.lease, lease);
     return true;
@@ -78,13 +91,18 @@ export class LeaseBook {
     });
   }
 
-  /** Copies what is still to be copied by this thread itself, and drops everything: the engine is about to end. */
+  /** Copies what is still to be copied by this thread itself, and drops everything: the engine is about to end. @throws the first failure, at the end */
   settle(): void {
-    try {
-      for (const given of this.#given) if (isNeeded(given)) fillLeased(given.session, given.ref);
-    } finally {
-      for (const { lease } of this.#given.splice(0)) this.#native.drop(lease);
+    let failure: unknown = null;
+    for (const given of this.#given) {
+      try {
+        if (isNeeded(given)) fillLeased(given.session, given.ref);
+      } catch (error) {
+        failure ??= error;
+      }
     }
+    for (const { lease } of this.#given.splice(0)) this.#native.drop(lease);
+    if (failure !== null) throw failure;
   }
 }
 

@@ -89,7 +89,7 @@ interface Draft {
   readonly hash: string;
   readonly parent: string;
   readonly ids: Uint32Array;
-  readonly kv: PendingCapture[];
+  kv: PendingCapture[];
   readonly state: PendingCapture[] | null;
   /** Tensors that they own, until they are let go. */
   readonly kvTensors: Tensor[];
@@ -176,24 +176,43 @@ export class BoundaryRecorder {
     }
   }
 
+  /** The sequence may live in other cache objects than when the draft was made: it has been in a batch since. What is kept of it is its state. */
+  #rereadRows(draft: Draft, caches: readonly LayerCache[]): void {
+    releaseAll(draft.kvTensors);
+    draft.kv = captureKv(caches, draft.start, draft.end, this.#parts.stream) ?? caches.map((cache) => PendingCapture.placeholder(cache.className));
+    draft.kvTensors.push(...draft.kv.flatMap((capture) => capture.tensors()));
+    draft.block = null;
+    if (draft.kvTensors.length > 0) evaluate(draft.kvTensors);
+  }
+
   /** End of the answer. With persist 'finish' this is where everything is stored. `mayWait`: nobody else has work. */
   finish(caches: readonly LayerCache[], tokens: readonly number[], computed: number, aborted: boolean, mayWait: boolean): void {
     if (this.#closed) return;
     this.#finished = true;
     if (this.#parts.persist === 'finish') {
-      const { blockSize, sink } = this.#parts;
+      const { blockSize } = this.#parts;
       for (let at = this.#recorded - (this.#recorded % blockSize) + blockSize; at < computed; at += blockSize) this.#record(caches, tokens, at, false, mayWait);
       const kept = this.#kept;
       this.#kept = null;
-      if (kept !== null) {
-        kept.stored = sink.has(kept.hash, kept.state !== null);
-        if (!kept.stored) kept.prepared = sink.prepare(this.#blockOf(kept));
-        this.#handOver(kept, mayWait);
-      }
+      if (kept !== null) this.#storeKept(kept, caches, mayWait);
     } else if (aborted) {
       return;
     }
     if (computed > this.#recorded) this.#record(caches, tokens, computed, true, mayWait);
+  }
+
+  #storeKept(kept: Draft, caches: readonly LayerCache[], mayWait: boolean): void {
+    const { sink } = this.#parts;
+    try {
+      this.#rereadRows(kept, caches);
+    } catch (error) {
+      release(kept);
+      this.#failed(error);
+      return;
+    }
+    kept.stored = sink.has(kept.hash, kept.state !== null);
+    if (!kept.stored) kept.prepared = sink.prepare(this.#blockOf(kept));
+    this.#handOver(kept, mayWait);
   }
 
   close(): void {

@@ -9,5 +9,9 @@ import { mlx } from './binding.ts';
 
 /** How the calling thread copies out of leases. */
 export function leaseAccess(shared: ProcessShared, self: ThreadHandle): LeaseAccess {
-  return { bufferAccess: bufferAccessLock(shared, self), copy: (lease, target, most) => mlx().leaseCopy(lease, target, most) };
+  return {
+    bufferAccess: bufferAccessLock(shared, self),
+    load: () => void mlx(),
+    copy: (lease, target, most) => mlx().leaseCopy(lease, target, most),
+  };
 }

@@ -18,6 +18,8 @@ export const LEASE_LOCK_TIMEOUT_MS = 2_000;
 /** What a thread needs to copy out of leases. */
 export interface LeaseAccess {
   readonly bufferAccess: { acquire(timeoutMs: number, site: string): boolean; release(): void };
+  /** Makes the copy callable: reads files the first time, so it is called before the lock is taken. @throws MLX_UNAVAILABLE */
+  load(): void;
   /** Copies up to `most` bytes of what is left into `target`, the arena; how many are left then. @throws LEASE_GONE */
   copy(lease: number, target: Uint8Array, most: number): number;
 }
@@ -35,6 +37,7 @@ export function fillLeased(session: Session, { item }: ItemRef): void {
   if (leases === null) throw gone('this thread has no access to leases');
   const arena = new Uint8Array(session.memory.arena);
   try {
+    leases.load();
     while (copySlice(leases, lease, arena) > 0);
   } catch (error) {
     if (!(error instanceof TidemarkError) || error.code !== 'LEASE_GONE') throw error;
