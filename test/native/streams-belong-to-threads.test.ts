@@ -108,7 +108,9 @@ describe('clearing the cache', () => {
       const s = mx.openEngineStream('cpu');
       const done = sync.syncAndClearCache(s, { acquire: () => false, release: () => { throw new Error('not held'); } });
       const log = [];
-      const failingLock = { acquire: () => { mx.asyncEvaluate([native.testFailOnStream(mx.zeros([1], 'float32', s), s)]); return true; }, release: () => log.push('release') };
+      // It fails once the lock is had: a failure before that would come out of the call that queues it.
+      const late = native.testDelay(mx.zeros([1], 'float32', s), 30, s);
+      const failingLock = { acquire: () => { mx.asyncEvaluate([native.testFailOnStream(late, s)]); return true; }, release: () => log.push('release') };
       let code = 'none';
       try { sync.syncAndClearCache(s, failingLock); } catch (error) { code = error.code; }
       return { done, counts: { ...sync.clearCounts() }, log, code };`);
