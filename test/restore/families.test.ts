@@ -33,10 +33,16 @@ function drawn(family: string) {
   });
 }
 
+/**
+ * How far runs in other chunks may differ where a family rounds what it caches to 8 bits: a value between two of them may become
+ * either, as the order of sums has it. Restored runs are compared with their forks bit for bit all the same.
+ */
+const ROUNDED: Readonly<Record<string, number>> = { deepseek_v41: 2e-2 };
+
 describe.each(Object.keys(FAMILIES))('%s', (family) => {
   const model = familyDir(family);
   const { tolerance } = JSON.parse(readFileSync(join(model, 'golden.json'), 'utf8')) as { tolerance: { float32: number } };
-  const common = { model, vocabulary: 320, tolerance: tolerance.float32 };
+  const common = { model, vocabulary: 320, tolerance: ROUNDED[family] ?? tolerance.float32 };
 
   // One token and an answer longer than a window; a prompt that ends just behind one.
   test.each([
