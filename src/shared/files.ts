@@ -114,7 +114,7 @@ export class Files {
 
   /** The disk may begin with these bytes; when they are there, only `sync` says. No more than a hint: it has no errors and no hooks. */
   startWriteback(fd: number, from: number, bytes: number): void {
-    loadNativeCore()?.startWriteback?.(fd, from, bytes);
+    loadNativeCore()?.startWriteback(fd, from, bytes);
   }
 
   /** Fills `target` from `position`; returns how many bytes were there. */

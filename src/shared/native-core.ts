@@ -33,8 +33,8 @@ export interface NativeCore {
   setAttribute(path: string, name: string, bytes: Uint8Array): number;
   /** An extended attribute, one character for each byte; null when there is none. */
   getAttribute(path: string, name: string): string | null;
-  /** Has the system begin to write these bytes of the file, where it can (Linux). Missing in an addon from before it. */
-  startWriteback?(fd: number, from: number, bytes: number): void;
+  /** Has the system begin to write these bytes of the file, where it can (Linux). */
+  startWriteback(fd: number, from: number, bytes: number): void;
   /** Ends the process at once: no exit handlers, no wait for threads stuck in native code. */
   exitNow(code: number): never;
   /** Names the calling thread for debuggers and profilers (15 bytes on Linux). Never call it on the main thread: that renames the process. */

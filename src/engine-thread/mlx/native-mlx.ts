@@ -191,7 +191,7 @@ export interface NativeMlx
   retain(t: Tensor): void;
   release(t: Tensor): void;
   /** Handles as float64. */
-  releaseMany?(handles: Uint8Array): void;
+  releaseMany(handles: Uint8Array): void;
   handleCount(): number;
 
   // control.cc

@@ -38,8 +38,7 @@ const MANY = 24;
 
 /** Frees tensors, many with one call, and empties the list: once each, whatever comes of it. */
 export function releaseAll(tensors: Tensor[]): void {
-  // The second: an addon from before `releaseMany`, until the next install builds it again.
-  if (tensors.length < MANY || native.releaseMany === undefined) {
+  if (tensors.length < MANY) {
     for (let t = tensors.pop(); t !== undefined; t = tensors.pop()) native.release(t);
     return;
   }
